@@ -199,7 +199,7 @@ def run_stages() -> None:
     for line in sys.stdin:
         order = json.loads(line)
         if "pipeline" in order:
-            spec = resolve_uris(load_spec(settings.pipelines_path / f"{order['pipeline']}.yaml"))
+            spec = resolve_uris(load_spec(settings.pipelines_path / f"{order['pipeline']}.yaml"), os.environ)
             spec_uri = Store(settings.store_uri).put_json(freeze(spec))
             resolved, results = ResolvedRun({"spec_uri": spec_uri, "as_of": order["as_of"], "force": False}), {}
             print("{}", file=answers, flush=True)

@@ -22,12 +22,12 @@ from devstack.locking import locked
 from devstack.processes import MARK
 from nightshift.json_files import read_object
 from nightshift.settings import Settings
-from nightshift.sources import places_in, with_noted_places
+from nightshift.sources import noted_places, places_in
 from training.contracts import sha256_hex
 from training.errors import DeniedError, NightshiftError, shown
 from training.installation import MODEL_PATH, PYTHON_PATH, Variable
+from training.place_names import PLACEHOLDER_RULE, is_place_name
 from training.runtime.provenance import source_version
-from training.spec.uris import PLACEHOLDER_RULE
 
 USERNAME: Final = "admin"
 """Starts the runs; the same name is MLflow's account."""
@@ -293,8 +293,10 @@ def environment(settings: Settings, inherited: Mapping[str, str] | None = None) 
         "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false",
         "GIT_PYTHON_REFRESH": "quiet",
     }
-    sources = {SHOP: shop_root(settings).as_uri(), **with_noted_places(settings.home, base)}
-    return {**sources, **airflow_settings(settings), **ours, **mlflow_account(settings)}
+    # What a shell has set to nothing is noted no more by the command that runs in it.
+    given = {name: value for name, value in base.items() if value.strip() or not is_place_name(name)}
+    sources = {SHOP: shop_root(settings).as_uri(), **noted_places(settings.home)}
+    return {**sources, **given, **airflow_settings(settings), **ours, **mlflow_account(settings)}
 
 
 def mlflow_account(settings: Settings) -> dict[str, str]:

@@ -13,8 +13,9 @@ from devstack.locking import locked
 from nightshift.airflow_ext.holds import is_in_use
 from nightshift.settings import Settings
 from nightshift.sources import FILE as SOURCES_FILE
-from nightshift.sources import is_source_name, noted_places, places_in
+from nightshift.sources import noted_places, places_in
 from training.errors import NightshiftError
+from training.place_names import is_place_name
 from training.spec import PipelineSpec
 from training.spec.uris import names_of_places
 
@@ -27,7 +28,7 @@ def note_places(settings: Settings, say: Callable[[str], None]) -> None:
     """
     with _sources_locked(settings) as path:
         before = noted_places(settings.home)
-        forgotten = {name for name, value in os.environ.items() if is_source_name(name) and not value.strip()}
+        forgotten = {name for name, value in os.environ.items() if is_place_name(name) and not value.strip()}
         kept = {name: value for name, value in before.items() if name not in forgotten}
         wanted = {SHOP: shop_root(settings).as_uri(), **kept, **places_in(os.environ)}
         if wanted == before:

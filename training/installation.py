@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from training.errors import Problem, SpecError, shown
+from training.errors import Problem, SpecError
 
 SOURCE: Final = "environment"
 MAX_DIGITS: Final = 9
@@ -63,13 +63,13 @@ class WholeNumber(Variable):
         """Return the number.
 
         Raises:
-            SpecError: `settings.number`, with the name and the value.
+            SpecError: `settings.number`, with the name.
         """
         text = self.text(environ)
         if not text:
             return self.number
         if not (text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS):
-            raise _refused(self.name, text, "is not a whole number", hint=f"write digits, such as {self.number}, or unset it")
+            raise _refused(self.name, "is not a whole number", hint=f"write digits, such as {self.number}, or unset it")
         return int(text)
 
 
@@ -85,7 +85,7 @@ class Seconds(Variable):
         """Return the number.
 
         Raises:
-            SpecError: `settings.number`, with the name and the value.
+            SpecError: `settings.number`, with the name.
         """
         text = self.text(environ)
         if not text:
@@ -96,12 +96,12 @@ class Seconds(Variable):
             value = math.nan
         if not 0 < value <= 86_400:
             hint = f"write a number from 0.1 to 86400, such as {self.seconds:g}, or unset it"
-            raise _refused(self.name, text, "is not a number of seconds", hint=hint)
+            raise _refused(self.name, "is not a number of seconds", hint=hint)
         return value
 
 
-def _refused(name: str, text: str, message: str, *, hint: str) -> SpecError:
-    return SpecError(SOURCE, [Problem(code="settings.number", field=name, message=f"{shown(text)} {message}", hint=hint)])
+def _refused(name: str, message: str, *, hint: str) -> SpecError:
+    return SpecError(SOURCE, [Problem(code="settings.number", field=name, message=message, hint=hint)])
 
 
 STOP_NOTICE: Final = Seconds(

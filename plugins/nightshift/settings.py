@@ -11,6 +11,7 @@ from typing import Final, Self, overload
 
 from training.errors import Problem, SpecError, shown
 from training.installation import DATABASE, EXPECTATIONS, HOME, MODEL_PACKAGES, PIPELINES, STORE, TRACKING, Variable
+from training.place_names import OTHER_PREFIXES, is_bucket, is_place_name
 from training.runtime.provenance import CHECKOUT
 
 SOURCE: Final = "environment"
@@ -23,12 +24,19 @@ KUBERNETES: Final = Variable(
     kind="path",
     meaning="path of the file that describes the cluster; start from docker/kubernetes/placement.yaml",
 )
+NAMED_PLACES: Final = Variable(
+    name="NIGHTSHIFT_PLACES",
+    kind="names",
+    default="those noted in `$NIGHTSHIFT_HOME/sources.json`",
+    meaning="`…_URI` variables, comma-separated, that YAML files may name as places of data: `SHOP_URI,FLIGHTS_URI`. Where the laptop's "
+    "commands note places, they need not be listed (docs/data.md)",
+)
 AIRFLOW_PORT: Final = Variable(name="NIGHTSHIFT_AIRFLOW_PORT", kind="port", default="8080", meaning="Airflow's port, on 127.0.0.1")
 MLFLOW_PORT: Final = Variable(name="NIGHTSHIFT_MLFLOW_PORT", kind="port", default="5000", meaning="MLflow's port, on 127.0.0.1")
 
-_STORE = re.compile(r"(file:///[^/?#].*|(s3|gs|az)://[A-Za-z0-9][A-Za-z0-9._-]{1,254}(/[^?#]*)?)")
+_STORE = re.compile(r"file:///[^/?#].*|[a-z0-9]+://[^?#@]*")
 _DATABASE = re.compile(r"(sqlite|postgresql)(\+[a-z0-9_]+)?://.*", re.DOTALL)
-_TRACKING = re.compile(r"https?://[^\s/?#]+(/\S*)?")
+_TRACKING = re.compile(r"https?://[^\s/?#@]+(/[^\s?#]*)?")
 _BACKEND = re.compile(r"[a-z][a-z0-9_-]{0,30}")
 _PACKAGE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -51,6 +59,8 @@ class Settings:
     """The file that says what the installation's cluster is like."""
     model_packages: tuple[str, ...]
     """Top-level packages whose classes a YAML may name."""
+    places: tuple[str, ...]
+    """Variables that a YAML may name as places of data, besides those noted."""
     mlflow_uri: str
     airflow_port: int
     mlflow_port: int
@@ -61,7 +71,7 @@ class Settings:
 
         Raises:
             SpecError: every variable that is wrong (`settings.path`, `settings.store`, `settings.database`, `settings.mlflow`,
-                `settings.port`, `settings.backend`, `settings.packages`).
+                `settings.port`, `settings.backend`, `settings.packages`, `settings.places`).
         """
         reader = _Reader(environ)
         home = reader.path(HOME, CHECKOUT / ".local")
@@ -90,11 +100,16 @@ class Settings:
             ),
             kubernetes_path=reader.path(KUBERNETES, None),
             model_packages=reader.packages(MODEL_PACKAGES),
+            places=reader.places(NAMED_PLACES),
             mlflow_uri=reader.matching(
                 TRACKING,
                 f"http://{LOCAL_HOST}:{mlflow_port}",
                 _TRACKING,
-                Problem(code="settings.mlflow", message="is not an http address", hint=f"http://{LOCAL_HOST}:5000"),
+                Problem(
+                    code="settings.mlflow",
+                    message="is not an http address",
+                    hint=f"http://{LOCAL_HOST}:5000; the account in MLFLOW_TRACKING_USERNAME and …_PASSWORD",
+                ),
             ),
             airflow_port=reader.port(AIRFLOW_PORT, 8080),
             mlflow_port=mlflow_port,
@@ -123,7 +138,7 @@ class _Reader:
             return default
         if not text.startswith("/"):
             # Services, tasks and shells have different working folders.
-            self._refuse("settings.path", variable.name, f"{shown(text)} is not absolute", hint="begin it with /")
+            self._refuse("settings.path", variable.name, "is not an absolute path", hint="begin it with /")
             return default
         return Path(os.path.normpath(text))
 
@@ -132,7 +147,7 @@ class _Reader:
         if not text:
             return default
         if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= 65535):
-            self._refuse("settings.port", variable.name, f"{shown(text)} is not a valid port", hint="a number from 1 to 65535")
+            self._refuse("settings.port", variable.name, "is not a valid port", hint="a number from 1 to 65535")
             return default
         return int(text)
 
@@ -141,13 +156,10 @@ class _Reader:
         if not text:
             return default.as_uri()
         uri = Path(os.path.normpath(text)).as_uri() if text.startswith("/") else text.rstrip("/")
-        if not _STORE.fullmatch(uri):
-            self._refuse(
-                "settings.store",
-                variable.name,
-                f"{shown(text)} is not a place for a store",
-                hint="/folder, file:///folder, s3://bucket/prefix",
-            )
+        if not _STORE.fullmatch(uri) or not (uri.startswith("file:") or is_bucket(uri)):
+            # It may hold keys: the value stays out of the message.
+            hint = "/folder, file:///folder, s3://bucket/prefix; keys have variables of their own"
+            self._refuse("settings.store", variable.name, "is not a place for a store", hint=hint)
         return uri
 
     def matching(self, variable: Variable, default: str, pattern: re.Pattern[str], refusal: Problem) -> str:
@@ -160,11 +172,23 @@ class _Reader:
         return text
 
     def packages(self, variable: Variable) -> tuple[str, ...]:
-        found = tuple(part for piece in variable.text(self._environ).split(",") if (part := piece.strip()))
+        found = self._names(variable)
         for part in found:
             if not _PACKAGE.fullmatch(part):
                 self._refuse("settings.packages", variable.name, f"{shown(part)} is not a top-level package", hint="names, comma-separated")
         return found
+
+    def places(self, variable: Variable) -> tuple[str, ...]:
+        found = self._names(variable)
+        if not all(is_place_name(name) for name in found):
+            # What is no name may be a value.
+            message = "has what is not the name of a place of data"
+            hint = f"names in capitals that end in _URI, comma-separated; none of {', '.join(f'{prefix}…' for prefix in OTHER_PREFIXES)}"
+            self._refuse("settings.places", variable.name, message, hint=hint)
+        return found
+
+    def _names(self, variable: Variable) -> tuple[str, ...]:
+        return tuple(part for piece in variable.text(self._environ).split(",") if (part := piece.strip()))
 
     def _refuse(self, code: str, name: str, message: str, *, hint: str) -> None:
         self.problems.append(Problem(code=code, message=message, hint=hint, field=name))

@@ -19,6 +19,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from training.database.outages import wait_on_connect
 from training.errors import DataError, Problem, SpecError, UnavailableError, shown
 from training.installation import DATABASE, home_folder
+from training.masking import masked as without_secrets
 
 MIGRATIONS: Final = Path(__file__).resolve().parent / "migrations"
 CHECKOUT: Final = Path(__file__).resolve().parent.parent.parent
@@ -84,7 +85,7 @@ def database_faults() -> Iterator[None]:
     except PoolTimeoutError as err:
         raise UnavailableError("database.unavailable", f"no connection to the database became free: {err}") from err
     except DBAPIError as err:
-        place, reason = _place_of(err), str(err.orig).splitlines()[0]
+        place, reason = _place_of(err), without_secrets(str(err.orig).splitlines()[0])
         if any(sign in reason for sign in DAMAGED):
             hint = "restore it from a backup; or move it away, and the history of decisions begins empty"
             raise DataError("database.damaged", f"{place} is damaged or not a SQLite database: {reason}", hint=hint) from err

@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 from pydantic import AfterValidator, Field, ValidationError
 
-from training.errors import Problem, SpecError, shown
+from training.errors import Problem, SpecError
 from training.installation import Variable
 from training.spec.problems import in_order, problems_of
 from training.spec.types import PositiveDuration, Section, refusal
@@ -71,7 +71,7 @@ def load_retention(environ: Mapping[str, str] = os.environ) -> Retention:
         return Retention()
     if not source.startswith("/"):
         # Services, tasks and shells have different working folders.
-        message, hint = f"{shown(source)} is not absolute", "begin it with /"
+        message, hint = "is not an absolute path", "begin it with /"
         raise SpecError("the environment", [Problem(code="settings.path", field=RETENTION.name, message=message, hint=hint)])
     try:
         text = Path(source).read_bytes()

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Final
 
-from training.errors import Problem, SpecError, shown
+from training.errors import Problem, SpecError
 from training.installation import LOCAL_RANK, Variable
 from training.runtime.context import StopFlag
 
@@ -57,7 +57,7 @@ def watching(stop: StopFlag) -> Iterator[None]:
         return
     cloud, _, host = text.partition("@")
     if cloud not in HOSTS or (host and not host.startswith("http://")):
-        message = f"{shown(text)} is not the metadata service of a cloud"
+        message = "is not the metadata service of a cloud"
         raise SpecError("environment", [Problem(code="settings.notice", field=NOTICE.name, message=message, hint=HINT)])
     ask, is_over = ASKS[cloud], threading.Event()
     where = host.rstrip("/") or HOSTS[cloud]

@@ -11,7 +11,7 @@ from pydantic_core import PydanticCustomError
 from training.errors import Problem, SpecError
 from training.installation import Variable
 from training.runtime.memory import memory_limit_bytes
-from training.spec.types import parse_size, told
+from training.spec.types import parse_size
 
 STAGE_MEMORY: Final = Variable(
     name="NIGHTSHIFT_STAGE_MEMORY",
@@ -38,10 +38,11 @@ def size_of(variable: Variable, default_bytes: int, environ: Mapping[str, str] =
         return default_bytes
     try:
         return parse_size(text)
-    except PydanticCustomError as err:
+    except PydanticCustomError:
         hint = "write a number and a unit: 512MiB, 16GiB"
-        message = f"{told(text)} is not a size: {err.message()}"
-        raise SpecError("environment", [Problem(code="resources.memory", field=variable.name, message=message, hint=hint)]) from err
+        message = "is not a size"
+        # The cause quotes the value.
+        raise SpecError("environment", [Problem(code="resources.memory", field=variable.name, message=message, hint=hint)]) from None
 
 
 def stage_memory_bytes(environ: Mapping[str, str] = os.environ) -> int:

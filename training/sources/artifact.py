@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from training.errors import DataError, shown
+from training.errors import DataError
 from training.sources.listing import list_source, read_source, source_object
 from training.spec.registration import SAFE_HINT
 from training.store.objects import file_digest
@@ -74,5 +74,6 @@ def check_beginning(path: Path, format_name: str, *, name: str) -> None:
     for signature, words in _SIGNATURES.items():
         if head.startswith(signature):
             raise DataError("artifact.pickle", f"{name} is {words}: loading one runs its code", hint=SAFE_HINT)
-    message = f"{name} does not begin as {format_name} does: {shown(head) if head else 'it is empty'}"
+    # Whatever the file is, a message has none of it.
+    message = f"{name} does not begin as {format_name} does" if head else f"{name} is empty, not {format_name}"
     raise DataError("artifact.format", message, hint="correct `format`, or write the file again")

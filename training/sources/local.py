@@ -25,18 +25,26 @@ def check_local_source(uri: str, root: str | None = None) -> None:
         DataError: `source.not_a_file`, something is not a regular file; `source.outside`, a symbolic link leaves the source's folder.
     """
     path = _local_path(uri)
-    if path is None or not os.path.lexists(path):
+    if path is None:
         return
     top = _local_path(root or uri) or path
     folder = os.path.realpath(top if top.is_dir() else top.parent)
-    _check(path, folder, above=())
+    # Also of what does not exist: a link does not show what there is outside.
+    _within(path, folder)
+    if os.path.lexists(path):
+        _check(path, folder, above=())
 
 
-def _check(path: Path, folder: str, *, above: tuple[str, ...]) -> None:
+def _within(path: Path, folder: str) -> str:
     real = os.path.realpath(path)
     if real != folder and not real.startswith(folder.rstrip("/") + "/"):
         hint = "put the data itself there, or name the target folder of the link as the source"
-        raise DataError("source.outside", f"{path} points to {real}, outside of the source's folder {folder}", hint=hint)
+        raise DataError("source.outside", f"{path} is a link that leaves the source's folder {folder}", hint=hint)
+    return real
+
+
+def _check(path: Path, folder: str, *, above: tuple[str, ...]) -> None:
+    real = _within(path, folder)
     try:
         mode = os.stat(real).st_mode  # of the resolved name: no link is followed in between
     except OSError as err:

@@ -264,7 +264,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             now = datetime.now(UTC)
             as_of = settle_as_of(spec, parameter=options.as_of, logical_date=None, run_after=now)
             check_not_future(as_of, now)
-            found = check_data(resolve_uris(spec), as_of, size_bytes=size_bytes, say=_print)
+            found = check_data(resolve_uris(spec, os.environ), as_of, size_bytes=size_bytes, say=_print)
         except (NightshiftError, ValueError) as err:
             sys.stderr.write(f"{path}: {err}\n")
             exit_code = exit_code or int(getattr(err, "exit_code", ExitCode.BAD_SPEC))

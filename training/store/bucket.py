@@ -21,6 +21,7 @@ from obstore.store import LocalStore
 
 from training import liveness
 from training.errors import DataError, DeniedError, NightshiftError, Problem, SpecError, StoreError, UnavailableError, shown
+from training.masking import masked
 from training.store.local_files import LocalFiles
 from training.store.s3 import MAX_PARTS, MULTIPART_BYTES, NUM_PARTS_AT_ONCE, PART_BYTES, RANGE_BYTES, open_bucket
 
@@ -336,7 +337,8 @@ class Bucket:
         except IsADirectoryError as err:
             raise self._folder_in_place(key) from err
         except (OSError, obstore_errors.BaseError) as err:
-            raise self._fault(err, verb, key) from err
+            # A trace shows the whole text of a cause: one that quotes a key or a signed address is left out.
+            raise self._fault(err, verb, key) from (err if masked(str(err)) == str(err) else None)
 
     def _fault(self, err: Exception, verb: str, key: str) -> NightshiftError:
         what = f"{verb} {self.uri(key)}"
@@ -365,7 +367,7 @@ def as_uri(location: str) -> str:
             [
                 Problem(
                     code="store.location",
-                    message=f"{shown(location)} is neither a URI nor an absolute path",
+                    message="neither a URI nor an absolute path",
                     hint="use file:///…, s3://bucket/prefix or /absolute/path",
                 )
             ],
@@ -378,7 +380,7 @@ def _reason(err: BaseException) -> str:
     text = str(err) or type(err).__name__
     line = text.splitlines()[0].partition("<?xml")[0].partition("<Error>")[0].rstrip(": ")
     said = [found.group(1) for tag in ("Code", "Message") if (found := re.search(f"<{tag}>([^<]{{1,200}})</{tag}>", text))]
-    return ": ".join([line, *said])
+    return masked(": ".join([line, *said]))
 
 
 def _hint(err: BaseException) -> str:

@@ -10,7 +10,6 @@ import html
 import json
 import logging
 import os
-import re
 import time
 import urllib.request
 import uuid
@@ -25,6 +24,7 @@ from training.escapes import for_slack, for_terminal
 from training.installation import Variable
 from training.masking import MASK, masked
 from training.spec.models import Alerts
+from training.spec.uris import webhook_variable
 
 logger = logging.getLogger("nightshift.airflow_ext.alerts")
 
@@ -42,7 +42,6 @@ WEBHOOK_SECRET: Final = Variable(
 )
 STANDARD_PREFIX: Final = "whsec_"
 """Of a secret in the form of Standard Webhooks; the rest is the key in base64."""
-PLACEHOLDER: Final = re.compile(r"\$\{([A-Z][A-Z0-9_]*_URI)\}")
 
 
 def task_failed(alerts: Alerts) -> Alert:
@@ -108,8 +107,7 @@ def send(event: Event, webhook: str | None) -> bool:
     Args:
         webhook: `${NAME_URI}`, as in the spec: the address itself is a secret of the environment.
     """
-    match = PLACEHOLDER.fullmatch(webhook or "")
-    name = match[1] if match else ""
+    name = webhook_variable(webhook)
     address = os.environ.get(name, "").strip()
     if address:
         mask_secret(address)

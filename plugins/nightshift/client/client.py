@@ -135,7 +135,7 @@ class Client:
 
         Args:
             pipeline: whose data, evaluation and gates judge it.
-            artifact_uri: of the file, as the server sees it: `${MODELS_URI}/model.ubj`, or in a bucket.
+            artifact_uri: of the file, as the server sees it: below a variable that the pipeline's YAML names for its data, or in a bucket.
             format: `safetensors`, `xgboost_json` or `onnx`.
             key: as in `start_run`.
             body: the other keys of `POST /models/register`: `transforms_uri`, `sha256`, `version`, `metrics`, `as_of`, ….

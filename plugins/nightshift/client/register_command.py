@@ -2,8 +2,9 @@
 
     nightshift register PIPELINE ARTIFACT --format xgboost_json [--transforms URI] [--version 17] [--metric auc=0.81] [--wait] [--json]
 
-ARTIFACT is a URI that the server can read, as those of sources: '${MODELS_URI}/model.ubj' (in single quotes: the shell must not fill
-it in), s3://…, gs://… or az://…. Never a pickle. Metrics that are given are recorded as claims, and not judged.
+ARTIFACT is a URI that the server can read: '${FLIGHTS_URI}/models/17/model.ubj', below a variable that the pipeline's YAML names for its
+data (in single quotes: the shell must not fill it in), or s3://…, gs://… or az://…. Never a pickle.
+Metrics that are given are recorded as claims, and not judged.
 
 The server is that of --server or NIGHTSHIFT_SERVER, with the token in NIGHTSHIFT_TOKEN; without them, the laptop installation.
 

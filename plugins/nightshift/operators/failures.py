@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from training.masking import masked
+
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
@@ -24,7 +26,7 @@ def noted_failure(context: Context, *kinds: type[Exception]) -> Iterator[None]:
         yield
     except kinds as err:
         try:
-            context["ti"].xcom_push(key=FAILURE, value=str(err)[:MAX_CHARS])
+            context["ti"].xcom_push(key=FAILURE, value=masked(str(err))[:MAX_CHARS])
         except Exception as why:
             logger.warning("the run's note will not say why it failed: %s", why)
         raise

@@ -17,14 +17,14 @@ from nightshift.operators.outside_model import store_artifact
 from nightshift.resolved_run import settle
 from nightshift.run_refs import check_run_id
 from nightshift.settings import Settings
-from nightshift.sources import with_noted_places
+from nightshift.sources import resolved
 from training.contracts import JsonObject, JsonValue, json_object
 from training.errors import DataError, NightshiftError, Problem, SpecError, UnavailableError
 from training.runtime.provenance import git_state
 from training.sources.listing import previous_snapshot
 from training.sources.schema_changes import in_words, schema_changes
 from training.sources.table_contract import contracts_of
-from training.spec import PipelineSpec, RunParameters, apply_overrides, check_not_future, freeze, load_spec, resolve_uris, settle_as_of
+from training.spec import PipelineSpec, RunParameters, apply_overrides, check_not_future, freeze, load_spec, settle_as_of
 from training.spec.registration import registered_spec
 from training.spec.uris import unset_webhook
 from training.store import Store
@@ -68,12 +68,12 @@ class ResolveOperator(BaseOperator):
             backend = backend_of(settings)
             backend.check(spec)
             self._say_what_has_no_effect_here(settings.backend, backend, spec)
-            declared, spec = spec, resolve_uris(spec, with_noted_places(settings.home))
+            declared, spec = spec, resolved(spec, settings)
             store = Store(settings.store_uri)
             if chosen is None:
                 self._compare_schema(store, spec, as_of, settings)
             given = parameters.registration
-            artifact = None if given is None else store_artifact(given, spec, run.run_id, settings)
+            artifact = None if given is None else store_artifact(given, declared, run.run_id, settings)
             spec_uri = store.put_json(freeze(spec))
             overrides = _recorded(parameters, None if chosen is None else chosen.version)
             if run.dag_id == spec.name:

@@ -45,6 +45,7 @@ def seeded(airflow_dags: None, installation: Path, monkeypatch: pytest.MonkeyPat
 def shop(installation: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Thirty partitions before the night; SHOP_URI leads to them. Return the folder of the partitions."""
     monkeypatch.setenv("SHOP_URI", str(installation / "shop"))
+    monkeypatch.setenv("NIGHTSHIFT_PLACES", "SHOP_URI")
     clicks = installation / "shop" / "clicks"
     for number in range(NUM_DAYS):
         folder = clicks / f"dt={FIRST_DAY + timedelta(days=number)}"

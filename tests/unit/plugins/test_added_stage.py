@@ -27,6 +27,7 @@ if __name__ == "__main__":
 ROW = '    Stage(name="profile", inputs={"dataset": "prepare"}, sections=("evaluate",), summary=("columns",)),\n'
 AFTER = '    Stage(name="tune", '
 NIGHT = """
+import os
 import sys
 from pathlib import Path
 from devstack.progress import TaskView
@@ -46,7 +47,8 @@ spec, store = load_spec(path), Store(settings.store_uri)
 dag = build_dag(spec, path)
 added = dag.get_task("profile")
 print("chain", sorted(added.upstream_task_ids), sorted(added.downstream_task_ids), added.pool)
-resolved = ResolvedRun({"spec_uri": store.put_json(freeze(resolve_uris(spec))), "as_of": "2026-02-01T02:00:00+00:00", "force": False})
+frozen = store.put_json(freeze(resolve_uris(spec, os.environ)))
+resolved = ResolvedRun({"spec_uri": frozen, "as_of": "2026-02-01T02:00:00+00:00", "force": False})
 run = RunIdentity(dag_id=spec.name, run_id="r1", task_id="profile")
 made = {"pipeline": spec.name, "fingerprint": "f" * 64, "run": run, "attempt_id": "a", "attempts": 1, "committed_at": ""}
 dataset = StageResult(stage="prepare", artifact_uri="file:///dataset", digest="1", **made)

@@ -9,35 +9,48 @@ from pathlib import Path
 
 import pytest
 
-from nightshift.execution.local import stage_environment
 from nightshift.settings import Settings
-from nightshift.sources import with_noted_places
-from training.errors import NightshiftError
+from nightshift.sources import places_of, resolved
+from training.errors import NightshiftError, SpecError
+from training.runtime.provenance import CHECKOUT
+from training.spec import load_spec
 
 
 def note(home: Path, **places: str) -> None:
     (home / "sources.json").write_text(json.dumps(places))
 
 
+def settings_of(home: Path, places: str = "") -> Settings:
+    return Settings.from_environment({"NIGHTSHIFT_HOME": str(home), "NIGHTSHIFT_PLACES": places})
+
+
 def test_own_environment_counts_before_what_is_noted(tmp_path: Path) -> None:
     note(tmp_path, FLIGHTS_URI="/noted", SHOP_URI="/noted")
 
-    seen = with_noted_places(tmp_path, {"FLIGHTS_URI": "/exported", "SHOP_URI": " ", "PATH": ""})
+    seen = places_of(settings_of(tmp_path), {"FLIGHTS_URI": "/exported", "SHOP_URI": " ", "PATH": ""})
 
-    assert seen == {"FLIGHTS_URI": "/exported", "SHOP_URI": "/noted", "PATH": ""}
-
-
-def test_without_a_file_the_environment_is_all_there_is(tmp_path: Path) -> None:
-    assert with_noted_places(tmp_path, {"FLIGHTS_URI": "/exported"}) == {"FLIGHTS_URI": "/exported"}
+    assert seen == {"FLIGHTS_URI": "/exported", "SHOP_URI": "/noted"}
 
 
-def test_stage_sees_noted_places(tmp_path: Path) -> None:
-    note(tmp_path, FLIGHTS_URI="/noted", SHOP_URI="/noted")
-    settings = Settings.from_environment({"NIGHTSHIFT_HOME": str(tmp_path)})
+def test_without_a_file_the_places_are_those_that_the_operator_lists(tmp_path: Path) -> None:
+    environ = {"FLIGHTS_URI": "/exported", "ORDERS_URI": "/not listed", "ALERTS_URI": "https://hooks.test/secret"}
+    assert places_of(settings_of(tmp_path, "FLIGHTS_URI, SHOP_URI"), environ) == {"FLIGHTS_URI": "/exported"}
 
-    seen = stage_environment(settings, "ingest", {"FLIGHTS_URI": "/exported"})
 
-    assert (seen["FLIGHTS_URI"], seen["SHOP_URI"]) == ("/exported", "/noted")
+@pytest.mark.parametrize("names", ["AIRFLOW_X_URI", "SHOP", "SHOP_URI,MLFLOW_TRACKING_URI", "SHOP_URI=/secret", "/secret"])
+def test_list_with_what_is_no_name_of_a_place_is_refused_without_showing_it(tmp_path: Path, names: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        settings_of(tmp_path, names)
+    assert caught.value.code == "settings.places"
+    assert "secret" not in str(caught.value)
+
+
+def test_a_place_is_no_webhook(tmp_path: Path) -> None:
+    note(tmp_path, SHOP_URI="/noted")
+    spec = load_spec(CHECKOUT / "dags" / "pipelines" / "search_ranking.yaml")
+    with pytest.raises(SpecError, match="ALERTS_URI is a place of data") as caught:
+        resolved(spec, settings_of(tmp_path, "ALERTS_URI"), {"ALERTS_URI": "https://hooks.test/secret"})
+    assert "secret" not in str(caught.value)
 
 
 DAMAGED = {
@@ -56,7 +69,7 @@ def test_damaged_file_is_an_error_that_names_it(tmp_path: Path, text: str) -> No
     (tmp_path / "sources.json").write_text(text)
 
     with pytest.raises(NightshiftError, match=r"sources\.damaged.*sources\.json is damaged") as caught:
-        with_noted_places(tmp_path, {})
+        places_of(settings_of(tmp_path), {})
     assert caught.value.hint
 
 
@@ -64,7 +77,7 @@ def test_damaged_file_is_an_error_that_names_it(tmp_path: Path, text: str) -> No
 def test_value_that_names_no_data_is_left_out_as_earlier_versions_noted_such(tmp_path: Path, value: str) -> None:
     (tmp_path / "sources.json").write_text(json.dumps({"BASE_URI": value, "SHOP_URI": "/shop"}))
 
-    assert with_noted_places(tmp_path, {}) == {"SHOP_URI": "/shop"}
+    assert places_of(settings_of(tmp_path), {}) == {"SHOP_URI": "/shop"}
 
 
 def test_what_is_no_readable_file_is_an_error_that_names_it(tmp_path: Path) -> None:
@@ -78,6 +91,6 @@ def test_what_is_no_readable_file_is_an_error_that_names_it(tmp_path: Path) -> N
     for make in makers:
         make()
         with pytest.raises(NightshiftError, match=r"sources\.damaged.*sources\.json") as caught:
-            with_noted_places(tmp_path, {})
+            places_of(settings_of(tmp_path), {})
         assert caught.value.hint
         path.rmdir() if path.is_dir() else path.unlink()

@@ -31,3 +31,12 @@ def test_value_of_a_secret_is_masked_and_other_words_stay(text: str, expected: s
 def test_secrets_of_the_environment_are_masked_the_longest_first() -> None:
     environ = {"SHOP_TOKEN": "abcdef", "SHOP_PASSWORD": "abcdef-ghijkl", "SHORT_TOKEN": "ab", "HOME": "/home/ada"}
     assert masked("abcdef-ghijkl and abcdef of /home/ada, ab", environ=environ) == "*** and *** of /home/ada, ab"
+
+
+def test_password_in_a_url_of_the_environment_is_masked_without_its_url_too() -> None:
+    environ = {"NIGHTSHIFT_DATABASE": "postgresql://ada:sword%40fish@db/x", "AIRFLOW_CONN_SLACK_DEFAULT": "slack://:xoxb-secret@"}
+    assert masked("sword@fish, sword%40fish, slack://:xoxb-secret@ and db", environ=environ) == "***, ***, *** and db"
+
+
+def test_value_that_is_no_url_is_no_error() -> None:
+    assert masked("text", environ={"A": "http://[::1@x", "B": "a://b:c@d:e"}) == "text"

@@ -328,7 +328,7 @@ VALUES: Final = frozenset({"string", "boolean"})
 RULES: Final[tuple[tuple[tuple[str, ...], Rule], ...]] = (
     (("name",), name_is_free),
     (("schedule",), schedule_faults),
-    (("alerts",), forbidden_webhook),
+    (("alerts", "data"), forbidden_webhook),
     (("data",), forbidden_uris),
     (("data",), columns_exist),
     (("data",), columns_differ_by_more_than_case),

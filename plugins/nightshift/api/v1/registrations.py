@@ -25,7 +25,7 @@ CANDIDATE: Final = ("candidate", "staging")
 OF_THE_RUN: Final = ("pipeline", "stage", "as_of", "snapshot")
 _EXAMPLE: JsonDict = {
     "pipeline": "flight_delay",
-    "artifact_uri": "${MODELS_URI}/flight_delay/17/model.ubj",
+    "artifact_uri": "${FLIGHTS_URI}/models/17/model.ubj",
     "format": "xgboost_json",
     "version": "17",
     "metrics": {"auc": 0.81},

@@ -39,16 +39,15 @@ def resolve() -> ResolveOperator:
 
 
 @pytest.fixture
-def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A place of models beside the shop."""
-    folder = tmp_path / "models"
+def models(shop: Path) -> Path:
+    """A folder of models in the shop's place."""
+    folder = shop.parent / "models"
     folder.mkdir()
-    monkeypatch.setenv("MODELS_URI", folder.as_uri())
     return folder
 
 
 def conf(**more: Any) -> dict[str, Any]:
-    return {"registration": {"artifact_uri": "${MODELS_URI}/m.ubj", "format": "xgboost_json", **more}}
+    return {"registration": {"artifact_uri": "${SHOP_URI}/models/m.ubj", "format": "xgboost_json", **more}}
 
 
 @pytest.mark.usefixtures("shop")
@@ -64,7 +63,7 @@ def test_the_file_is_in_the_store_and_the_spec_names_the_family_that_scores_it(
     (models / "m.ubj").unlink()
     assert store.objects.get_bytes(artifact.files["artifact"].digest) == UBJ
     assert (artifact.meta["sha256"], artifact.meta["metrics"]) == (digest, {"ndcg@10": 0.4})
-    assert settled["overrides"]["registration"]["artifact_uri"] == "${MODELS_URI}/m.ubj"
+    assert settled["overrides"]["registration"]["artifact_uri"] == "${SHOP_URI}/models/m.ubj"
     spec = ResolvedRun(settled).spec
     assert (spec.train.model, spec.train.placement.world_size, spec.train.placement.gpus, spec.tune) == ("boosted_trees", 1, 0, None)
     assert (spec.evaluate, spec.promote) == (load_spec(SPEC_PATH).evaluate, load_spec(SPEC_PATH).promote)
@@ -105,9 +104,16 @@ REFUSED: dict[str, tuple[Callable[[Path], object], dict[str, Any], str]] = {
     "joblib": (lambda file: file.write_bytes(b"\x1f\x8b\x08rest"), {"format": "onnx"}, "artifact.pickle"),
     "other bytes": (lambda file: file.write_bytes(UBJ), {"sha256": "0" * 64}, "artifact.digest"),
     "another format": (lambda file: file.write_bytes(UBJ), {"format": "safetensors"}, "artifact.format"),
-    "link": (lambda file: (file.parent.with_name("x").write_bytes(UBJ), file.symlink_to(file.parent.with_name("x"))), {}, "source.outside"),
-    "no transforms": (lambda file: file.write_bytes(UBJ), {"transforms_uri": "${MODELS_URI}/t.json"}, "artifact.missing"),
-    "no place": (lambda file: None, {"artifact_uri": "${NOWHERE_URI}/m.ubj"}, "uri.unset"),
+    "link": (lambda file: (file.parents[2].joinpath("x").write_bytes(UBJ), file.symlink_to(file.parents[2] / "x")), {}, "source.outside"),
+    "no transforms": (lambda file: file.write_bytes(UBJ), {"transforms_uri": "${SHOP_URI}/models/t.json"}, "artifact.missing"),
+    "link to nothing outside": (lambda file: file.symlink_to(file.parents[2] / "y"), {}, "source.outside"),
+    "folder that leads outside": (
+        lambda file: (file.parent / "out").symlink_to(file.parents[2]),
+        {"artifact_uri": "${SHOP_URI}/models/out/nothing.ubj"},
+        "source.outside",
+    ),
+    "place of others": (lambda file: None, {"artifact_uri": "${NOWHERE_URI}/m.ubj"}, "uri.forbidden"),
+    "variable of others": (lambda file: None, {"artifact_uri": "${MLFLOW_BACKEND_STORE_URI}/m.ubj"}, "uri.forbidden"),
     "another model": (lambda file: file.write_bytes(UBJ), {"name": "flight_delay"}, "artifact.name"),
 }
 

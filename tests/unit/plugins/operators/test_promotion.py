@@ -1,5 +1,6 @@
 """What a decision says to the world: which asset has an event, who is told, and that nobody is told twice of what was found decided."""
 
+import os
 from collections import defaultdict
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -249,7 +250,7 @@ def test_a_canary_is_judged_as_of_now_regardless_of_the_pipelines_schedule() -> 
 def test_housekeeping_ends_requests_whose_time_is_over_and_leaves_the_others(
     ledger: Ledger, store: Store, shop: Any, execute: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spec_uri = store.put_json(freeze(resolve_uris(load_spec(CHECKOUT / "dags" / "pipelines" / f"{MODEL}.yaml"))))
+    spec_uri = store.put_json(freeze(resolve_uris(load_spec(CHECKOUT / "dags" / "pipelines" / f"{MODEL}.yaml"), os.environ)))
     request = candidate(ledger, 1, "needs_approval", spec_uri=spec_uri)
     assert execute(ExpireOperator(task_id="expire"), {}) == [MODEL]
     assert ledger.open_requests(MODEL) == [request]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -81,7 +82,7 @@ def registry(installation: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[di
 
 @pytest.fixture
 def spec_uri(store: Store, shop: Path) -> str:
-    return store.put_json(freeze(resolve_uris(load_spec(CHECKOUT / "dags" / "pipelines" / "search_ranking.yaml"))))
+    return store.put_json(freeze(resolve_uris(load_spec(CHECKOUT / "dags" / "pipelines" / "search_ranking.yaml"), os.environ)))
 
 
 @pytest.fixture

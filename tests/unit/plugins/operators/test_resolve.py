@@ -144,7 +144,7 @@ def test_unknown_key_of_a_trigger_ends_the_run_with_the_nearest_key_and_no_retry
 
 def test_a_place_that_is_not_set_is_named(resolve: ResolveOperator, installation: Path, context_of: Context, execute: Execute) -> None:
     with pytest.raises(
-        AirflowFailException, match=r"\[uri.unset\] the environment variable SHOP_URI is not set \(set SHOP_URI to the place"
+        AirflowFailException, match=r"\[uri.unset\] the environment variable SHOP_URI is not set as a place of data \(set SHOP_URI to"
     ):
         execute(resolve, context_of("resolve"))
 

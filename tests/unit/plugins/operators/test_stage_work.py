@@ -1,6 +1,7 @@
 """What a stage's work is, and so when it is the same work."""
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -65,7 +66,7 @@ def ask(shop: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> WorkOf:
         **digests: str,
     ) -> Work:
         assert change[0] in text
-        spec = resolve_uris(parse_spec(text.replace(*change, 1).encode()))
+        spec = resolve_uris(parse_spec(text.replace(*change, 1).encode()), os.environ)
         resolved = ResolvedRun(
             {"spec_uri": store.put_json(freeze(spec)), "as_of": as_of.isoformat(), "force": False, "overrides": overrides or {}}
         )

@@ -1,5 +1,6 @@
 """A study as Airflow runs it: how many workers, who does which trial, what of a death in the middle is done again."""
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -98,7 +99,7 @@ def night(shop: Path, store: Store, context_of: Context) -> Callable[..., Any]:
     def make(task_id: str, *, change: tuple[str, str] = ("", ""), force: str = "", **more: Any) -> Any:
         text = SPEC_PATH.read_text(encoding="utf-8") + TUNE
         assert change[0] in text
-        spec = resolve_uris(parse_spec(text.replace(*change, 1).encode()))
+        spec = resolve_uris(parse_spec(text.replace(*change, 1).encode()), os.environ)
         resolved = {"spec_uri": store.put_json(freeze(spec)), "as_of": "2026-02-01T02:00:00+00:00", "force": force}
         return context_of(task_id, results={"resolve": resolved, "prepare": result("prepare").to_xcom()}, **more)
 

@@ -6,6 +6,7 @@ import pytest
 
 from training.errors import Problem, SpecError
 from training.spec import PipelineSpec, freeze, resolve_uris
+from training.spec.uris import resolve_place
 
 Refuse = Callable[..., tuple[Problem, ...]]
 Accept = Callable[..., PipelineSpec]
@@ -58,6 +59,26 @@ FORBIDDEN = [
     "$SHOP_URI/clicks",
     "${SHOP_URI}/$(id)",
     "{{ var.value.x }}/clicks",
+    "${MLFLOW_BACKEND_STORE_URI}/x",
+    "${AIRFLOW_CONN_SLACK_URI}/x",
+    "${NIGHTSHIFT_STORE_URI}/x",
+    "${AWS_CONTAINER_CREDENTIALS_RELATIVE_URI}/x",
+    "${AZURE_STORAGE_URI}",
+    "${GOOGLE_URI}",
+    # An address of a machine in each way of writing one, and what no cloud allows as a name.
+    "s3://169.254.169.254/x",
+    "s3://2852039166/x",
+    "s3://0xa9fea9fe/x",
+    "s3://0xa9.0xfe.0xa9.0xfe/x",
+    "gs://169.254.169.254",
+    "az://16925416925/x",
+    "s3://Bucket/x",
+    "s3://a/x",
+    "s3://a..b/x",
+    "s3://bucket-/x",
+    "s3://under_score/x",
+    "az://two--hyphens/x",
+    "az://dots.in.it/x",
 ]
 
 
@@ -97,9 +118,9 @@ def test_unset_variables_are_all_named_with_what_to_set_them_to(flights: Pipelin
     with pytest.raises(SpecError) as caught:
         resolve_uris(flights, {"FLIGHTS_URI": " "})
     assert [problem.render("flight_delay") for problem in caught.value.problems] == [
-        f"flight_delay: {field}: [uri.unset] the environment variable FLIGHTS_URI is not set "
-        f"(set FLIGHTS_URI to the place that holds {file}: a folder, or s3://bucket/prefix; on a laptop, "
-        "`make start` passes it to the services)"
+        f"flight_delay: {field}: [uri.unset] the environment variable FLIGHTS_URI is not set as a place of "
+        f"data (set FLIGHTS_URI to the place that holds {file}: a folder, or s3://bucket/prefix; on a laptop, "
+        "`make start` passes it to the services; elsewhere, name it in NIGHTSHIFT_PLACES too)"
         for field, file in [
             ("data.source.uri", "flights.csv"),
             ("data.features[0].uri", "weather.csv"),
@@ -109,7 +130,18 @@ def test_unset_variables_are_all_named_with_what_to_set_them_to(flights: Pipelin
 
 
 NO_PLACES = ["shop", "http://host/x", "s3://user:pass@bucket", "file://host/x", "s3://bucket/../x", "file:///a/%2e%2e/b"]
-NO_PLACES += ["/", "/a/..", "//host/share", "/a\nb", "/a\x00b", "/a\u2028b", "/a\udcffb", "/" + "a" * 5000]
+NO_PLACES += [
+    "s3://169.254.169.254/latest",
+    "gs://0xa9fea9fe",
+    "/",
+    "/a/..",
+    "//host/share",
+    "/a\nb",
+    "/a\x00b",
+    "/a\u2028b",
+    "/a\udcffb",
+    "/" + "a" * 5000,
+]
 
 
 @pytest.mark.parametrize("value", NO_PLACES)
@@ -117,22 +149,49 @@ def test_value_that_is_no_place_for_data_is_refused(ranking: PipelineSpec, value
     with pytest.raises(SpecError) as caught:
         resolve_uris(ranking, {"SHOP_URI": value})
     assert caught.value.code == "uri.forbidden"
+    (problem,) = caught.value.problems
+    assert problem.message == "the environment variable SHOP_URI names no place for data"
 
 
 def test_webhook_is_filled_in_dropped_when_unset_and_never_frozen(ranking: PipelineSpec) -> None:
     places = {"SHOP_URI": "/shop"}
-    resolved = resolve_uris(ranking, {**places, "ALERTS_URI": "https://hooks.example.com/T0/secret?x=1"})
+    resolved = resolve_uris(ranking, places, {"ALERTS_URI": "https://hooks.example.com/T0/secret?x=1"})
     assert resolved.alerts.webhook == "https://hooks.example.com/T0/secret?x=1"
-    assert resolve_uris(ranking, places).alerts.webhook is None
+    assert resolve_uris(ranking, places, {}).alerts.webhook is None
     assert "secret" not in str(freeze(resolved))
 
 
 def test_webhook_that_is_no_address_is_refused_without_showing_it(ranking: PipelineSpec) -> None:
     with pytest.raises(SpecError) as caught:
-        resolve_uris(ranking, {"SHOP_URI": "/shop", "ALERTS_URI": "file:///secret"})
+        resolve_uris(ranking, {"SHOP_URI": "/shop"}, {"ALERTS_URI": "file:///secret"})
     assert (caught.value.code, "secret" in str(caught.value)) == ("uri.forbidden", False)
 
 
+@pytest.mark.parametrize("name", ["MLFLOW_TRACKING_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI", "SHOP_URI"])
+def test_webhook_is_neither_a_variable_of_others_nor_a_place_of_the_data(refuse: Refuse, name: str) -> None:
+    (problem,) = refuse(R, ('"${ALERTS_URI}"', f'"${{{name}}}"'))
+    assert (problem.code, problem.field) == ("uri.forbidden", "alerts.webhook")
+
+
+@pytest.mark.parametrize("name", ["MLFLOW_BACKEND_STORE_URI", "AIRFLOW_CONN_X_URI", "AWS_X_URI"])
+def test_variable_of_others_is_refused_by_its_name_before_its_value_is_read(name: str) -> None:
+    class Unread(dict[str, str]):
+        def get(self, key: str, default: object = None) -> str:  # type: ignore[override]
+            raise AssertionError(f"{key} was read")
+
+    with pytest.raises(SpecError):
+        resolve_place(f"${{{name}}}/x", "registration.artifact_uri", Unread({name: "/secret"}))
+
+
+def test_trigger_names_only_the_variables_of_its_pipelines_data() -> None:
+    assert resolve_place("${SHOP_URI}/m.ubj", "f", {"SHOP_URI": "/shop"}) == ("file:///shop/m.ubj", "file:///shop")
+    with pytest.raises(SpecError) as caught:
+        resolve_place("${ALERTS_URI}/m.ubj", "f", {"SHOP_URI": "/shop"})
+    assert caught.value.code == "uri.forbidden"
+    assert "${SHOP_URI}" in caught.value.problems[0].hint
+    assert "/shop" not in str(caught.value)
+
+
 def test_resolving_twice_changes_nothing(ranking: PipelineSpec) -> None:
-    once = resolve_uris(ranking, {"SHOP_URI": "/shop", "ALERTS_URI": "https://alerts.example.com"})
-    assert resolve_uris(once, {}) == once
+    once = resolve_uris(ranking, {"SHOP_URI": "/shop"}, {"ALERTS_URI": "https://alerts.example.com"})
+    assert resolve_uris(once, {}, {}) == once

@@ -1,5 +1,6 @@
 """A worker of a study where the backend is a cluster: one pod at a time, each waited for in the triggerer."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ class StudyWorker:
     """One worker's task, with what Airflow keeps of it while it is deferred."""
 
     def __init__(self, execute: Any, context_of: Any, store: Store) -> None:
-        spec = resolve_uris(parse_spec(SPEC_PATH.read_bytes() + TUNE.encode()))
+        spec = resolve_uris(parse_spec(SPEC_PATH.read_bytes() + TUNE.encode()), os.environ)
         resolved = {"spec_uri": store.put_json(freeze(spec)), "as_of": "2026-02-01T02:00:00+00:00", "force": False}
         prepared = StageResult(
             pipeline=spec.name,
