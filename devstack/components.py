@@ -17,9 +17,9 @@ from devstack.environment import (
     credentials,
     mlflow_home,
     owns_mlflow,
-    service_environment,
 )
 from devstack.ports import Port
+from devstack.service_environment import airflow_environment, mlflow_environment
 from devstack.supervisor import Component
 from nightshift.settings import Settings
 
@@ -35,7 +35,7 @@ Accounts().init_db(sys.argv[2])
 
 def components(settings: Settings) -> list[Component]:
     """Return MLflow's server (unless the tracking URI is another's) and Airflow's four, which wait for their database's migration."""
-    shared = service_environment(settings)
+    shared = airflow_environment(settings)
     airflow = (sys.executable, "-m", "airflow")
     migrate = _in_drafts([airflow_home(settings) / "airflow.db"], (*airflow, "db", "migrate"))
     migration = Component(name="airflow-database", command=migrate, environment=shared, once=True)
@@ -95,13 +95,11 @@ def _mlflow_server(settings: Settings) -> Component:
     )
     # Its job runner is eight processes for features that nothing here uses.
     own = {
-        **service_environment(settings),
+        **mlflow_environment(settings),
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
         "MLFLOW_AUTH_CONFIG_PATH": str(folder / MLFLOW_ACCOUNTS_FILE),
         "MLFLOW_FLASK_SERVER_SECRET_KEY": credentials(settings)["mlflow_secret_key"],
     }
-    for name in ("MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"):
-        del own[name]
     return Component(name="mlflow", command=command, environment=own)
 
 

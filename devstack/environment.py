@@ -19,15 +19,12 @@ from pathlib import Path
 from typing import Final
 
 from devstack.locking import locked
-from devstack.processes import MARK
 from nightshift.json_files import read_object
 from nightshift.settings import Settings
-from nightshift.sources import noted_places, places_in
-from training.contracts import sha256_hex
+from nightshift.sources import noted_places
 from training.errors import DeniedError, NightshiftError, shown
 from training.installation import MODEL_PATH, PYTHON_PATH, Variable
 from training.place_names import PLACEHOLDER_RULE, is_place_name
-from training.runtime.provenance import source_version
 
 USERNAME: Final = "admin"
 """Starts the runs; the same name is MLflow's account."""
@@ -53,9 +50,6 @@ SECRETS: Final[Mapping[str, Callable[[], str]]] = {
     FERNET_KEY: lambda: base64.urlsafe_b64encode(secrets.token_bytes(32)).decode(),
 }
 """What is made once, by name, and how."""
-SERVICE_PREFIXES: Final = ("NIGHTSHIFT_", "AWS_", "AZURE_", "GOOGLE_")
-OF_TRAININGS: Final = ("CUDA_VISIBLE_DEVICES", "OMP_WAIT_POLICY")
-"""Variables that users set and stages get from the services' environment."""
 
 MLFLOW_ACCOUNTS_FILE: Final = "accounts.ini"
 MLFLOW_ACCOUNTS_DATABASE: Final = "accounts.db"
@@ -304,34 +298,6 @@ def mlflow_account(settings: Settings) -> dict[str, str]:
     if not owns_mlflow(settings):
         return {}
     return {"MLFLOW_TRACKING_USERNAME": USERNAME, "MLFLOW_TRACKING_PASSWORD": credentials(settings)["mlflow_password"]}
-
-
-def service_environment(settings: Settings) -> dict[str, str]:
-    """Return the environment of every service: without the places of data, which each run looks up."""
-    wanted = environment(settings)
-    places = places_in(wanted)
-    return {name: value for name, value in wanted.items() if name not in places}
-
-
-def digests(settings: Settings) -> dict[str, str]:
-    """Return a digest, by name, of each setting and of the code that running services hold: where one differs, they are old."""
-    # Of the variables that pipelines name, services hold those that are not a place of data: webhooks.
-    named = {"MLFLOW_TRACKING_URI", *OF_TRAININGS} | _named_in_pipelines(settings)
-    values = service_environment(settings)
-    wanted = {name: value for name, value in values.items() if name.startswith(SERVICE_PREFIXES) or name in named}
-    # The services find the users' packages by PYTHONPATH: the user's command must find the same ones, or it sees other code.
-    sys.path += [folder for folder in MODEL_PATH.value(values).split(os.pathsep) if folder and folder not in sys.path]
-    wanted["code"] = source_version() + _plugins_version(settings.checkout_path / "plugins")
-    return {name: sha256_hex(value.encode("utf-8", "surrogateescape"))[:16] for name, value in wanted.items() if name != MARK}
-
-
-def _named_in_pipelines(settings: Settings) -> set[str]:
-    texts = (path.read_text(encoding="utf-8", errors="replace") for path in settings.pipelines_path.glob("*.yaml"))
-    return {name for text in texts for name in PLACEHOLDER.findall(text)}
-
-
-def _plugins_version(folder: Path) -> str:
-    return sha256_hex(b"\0".join(path.read_bytes() for path in sorted(folder.rglob("*.py"))))
 
 
 def shell_lines(settings: Settings) -> str:

@@ -16,12 +16,13 @@ import httpx
 from devstack.airflow_api import AirflowApi
 from devstack.announcing import Awaited
 from devstack.components import components, note_database_is_current, ports
-from devstack.environment import USERNAME, airflow_url, credentials, digests, environment, prepare_home
+from devstack.environment import USERNAME, airflow_url, credentials, environment, prepare_home
 from devstack.locking import START_LOCK, locked
 from devstack.noted_places import note_places
 from devstack.places import require_home, require_places
 from devstack.ports import require_free
 from devstack.processes import MARK, Mark, wait_gone
+from devstack.service_environment import digests
 from devstack.state import ServicesState, forget_stop, is_stop_noted, read_state
 from devstack.stopping import UNREACHABLE, end_leftovers, running, serving, stop, stopped_services_named
 from devstack.supervisor import GRACE_SECONDS, Supervisor

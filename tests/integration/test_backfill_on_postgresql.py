@@ -29,7 +29,8 @@ SUPERVISE = f"""
 import sys
 from dataclasses import replace
 from devstack.components import components
-from devstack.environment import digests, prepare_home
+from devstack.environment import prepare_home
+from devstack.service_environment import digests
 from devstack.supervisor import Supervisor
 from nightshift.settings import Settings
 settings = Settings.from_environment()

@@ -49,6 +49,8 @@ class SourceDescriptor:
     """Of the main table; feature tables have no days."""
     has_uri: bool = True
     """Whether the key `uri` is required; otherwise it is refused."""
+    variables: tuple[str, ...] = ()
+    """Environment variables that `list` and `read` take, as an account's: Airflow's tasks and the stage `ingest` get them."""
 
 
 DESCRIPTORS: Final[Mapping[str, SourceDescriptor]] = {

@@ -23,45 +23,25 @@ from nightshift.execution import gpus
 from nightshift.execution.backend import Backend, StageTask, keys_set, spec_environment
 from nightshift.execution.budget import Relaunches, next_relaunch, resumption
 from nightshift.execution.outcomes import Action, Ended, StageEndedError, Verdict, judge
+from nightshift.execution.stage_environment import GRACE_SECONDS, stage_environment
 from nightshift.settings import Settings
-from nightshift.sources import noted_places
 from training.contracts import JsonObject, StageRequest, StageResult
-from training.installation import MODEL_PATH, STOP_NOTICE, THREADS, Variable
 from training.runtime.memory import memory_limit_bytes
 from training.scratch import scratch_folder
 from training.spec import PipelineSpec
-from training.stage_table import TABLE, TRAININGS, Need
+from training.stage_table import TRAININGS
 from training.store.addresses import new_attempt_id
 from training.store.leases import HolderWatch
 
 IGNORED_KEYS: Final = ("memory", "gpus", "accelerator", "shared_memory", "min_nodes", "spot", "topology", "priority")
 """Keys of `train.placement` that place nothing on one machine: its processes use what the machine has. `cpus` sets threads here too,
 and `nodes` is a number of processes."""
-WAIT_POLICY: Final = Variable(
-    name="OMP_WAIT_POLICY",
-    default="`PASSIVE`",
-    set_by="others",
-    meaning="OpenMP: whether threads that wait sleep or spin (docs/performance.md)",
-)
-GLOO_INTERFACE: Final = Variable(
-    name="GLOO_SOCKET_IFNAME", default="`lo`", set_by="others", meaning="gloo: network device by which the ranks of a training meet"
-)
 POLL_SECONDS: Final = 1.0
 SAY_EVERY_SECONDS: Final = 15.0
 MEBIBYTE: Final = 2**20
 
-GRACE_SECONDS: Final = 4.0
-"""Airflow leaves five between TERM and KILL."""
 MAX_LINE_BYTES: Final = 4096
 CONTROL_CHARACTERS: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
-PASSED_NAMES: Final = frozenset(
-    "PATH HOME LANG LC_ALL TZ TMPDIR LD_LIBRARY_PATH VIRTUAL_ENV CUDA_VISIBLE_DEVICES SSL_CERT_FILE REQUESTS_CA_BUNDLE "
-    "HTTP_PROXY HTTPS_PROXY NO_PROXY http_proxy https_proxy no_proxy".split()
-)
-PASSED_PREFIXES: Final = ("NIGHTSHIFT_", "MLFLOW_", "AWS_", "GOOGLE_", "AZURE_", "NCCL_", "GLOO_", "OMP_")
-PASSED_SUFFIX: Final = "_URI"
-OF_SERVICES: Final = {Need.DATABASE: "NIGHTSHIFT_DATABASE", Need.MLFLOW: "MLFLOW_TRACKING_"}
-"""Service to the prefix of its environment variables."""
 
 
 class LocalBackend(Backend):
@@ -176,7 +156,7 @@ class LocalLauncher:
     def launch(self, request_uri: str, request: StageRequest, spec: PipelineSpec, say: Callable[[str], None]) -> Ended:
         """Run the attempt; call it from the thread that outlives it, since the kernel ties the child to that thread."""
         command = command_of(request_uri, request, spec, parent_pid=os.getpid())
-        environment = {**stage_environment(self._settings, request.stage), **spec_environment(request.stage, spec)}
+        environment = {**stage_environment(self._settings, request.stage, spec), **spec_environment(request.stage, spec)}
         # torchrun leaves its logs' folder behind, and killed ranks theirs: all of an attempt's temporary files go with the attempt.
         with scratch_folder() as folder:
             return self.run(command, {**environment, "TMPDIR": str(folder)}, say)
@@ -238,38 +218,6 @@ def command_of(request_uri: str, request: StageRequest, spec: PipelineSpec, *, p
         torchrun = ["training.runtime.torchrun", "--standalone", f"--nproc-per-node={placement.world_size}", "--max-restarts=0"]
         command = [sys.executable, "-m", *torchrun, "-m", module, request_uri]
     return [sys.executable, "-m", "training.runtime.processes", "--parent", str(parent_pid), "--", *command]
-
-
-def stage_environment(settings: Settings, stage: str, inherited: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return what a stage may see of this process's environment: an allow-list, so that no token or database of Airflow's is in it.
-
-    Our own database and MLflow are in it for the stages that open them, as a cluster's Secrets are.
-    """
-    source = os.environ if inherited is None else inherited
-    passed = {
-        name: value
-        for name, value in source.items()
-        if name in PASSED_NAMES or name.startswith(PASSED_PREFIXES) or name.endswith(PASSED_SUFFIX)
-    }
-    found = {
-        **noted_places(settings.home),
-        **passed,
-        "NIGHTSHIFT_DATABASE": settings.database_url,
-        "NIGHTSHIFT_EXPECTATIONS": str(settings.expectations_path),
-        "MLFLOW_TRACKING_URI": settings.mlflow_uri,
-        "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false",
-        "PYTHONPATH": os.pathsep.join(filter(None, [str(settings.checkout_path), MODEL_PATH.value(source)])),
-        STOP_NOTICE.name: f"{GRACE_SECONDS:g}",
-        "PYTHONUNBUFFERED": "1",
-        "PYTHONHASHSEED": "0",
-        "OMP_NUM_THREADS": THREADS.text(source) or "1",
-        # Threads that wait for each other sleep: by default they spin, on busy cores for up to 47 times the CPU of the work itself.
-        "OMP_WAIT_POLICY": WAIT_POLICY.text(source) or "PASSIVE",
-        # The ranks of one machine meet on its loopback, regardless of what its name resolves to.
-        "GLOO_SOCKET_IFNAME": GLOO_INTERFACE.text(source) or "lo",
-    }
-    hidden = tuple(prefix for need, prefix in OF_SERVICES.items() if need not in TABLE[stage].services)
-    return {name: value for name, value in found.items() if not name.startswith(hidden)}
 
 
 def count_oom_kills() -> int:

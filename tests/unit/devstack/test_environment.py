@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import stat
 import subprocess
@@ -13,20 +14,22 @@ import pytest
 from devstack.components import components, note_database_is_current, ports
 from devstack.environment import (
     airflow_home,
+    airflow_settings,
     credentials,
-    digests,
     environment,
     mlflow_home,
     prepare_home,
     shell_lines,
 )
 from devstack.noted_places import note_places
+from devstack.service_environment import airflow_environment, digests
 from devstack.status import addresses
 from devstack.stopping import running
-from nightshift.execution.local import stage_environment
+from nightshift.execution.stage_environment import stage_environment
 from nightshift.settings import Settings
 from nightshift.sources import noted_places
 from training.errors import NightshiftError
+from training.spec import load_spec
 
 ROOT = Path(__file__).resolve().parents[3]
 MAKE_SECRETS = """
@@ -250,7 +253,7 @@ def test_secrets_of_an_older_installation_are_kept_and_new_ones_added(settings: 
 
 def test_every_process_has_mlflows_login_and_unpickles_nothing(settings: Settings) -> None:
     made = environment(settings, {"MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "true", "MLFLOW_TRACKING_USERNAME": "x"})
-    stage = stage_environment(settings, "evaluate", made)
+    stage = stage_environment(settings, "evaluate", load_spec(ROOT / "dags" / "pipelines" / "search_ranking.yaml"), made)
     (server,) = [component.environment for component in components(settings) if component.name == "mlflow"]
 
     for variables in (made, stage):
@@ -327,8 +330,72 @@ def test_services_look_places_up_and_have_none_of_their_own(settings: Settings, 
 
     for component in components(settings):
         assert not {"FLIGHTS_URI", "SHOP_URI"} & component.environment.keys(), component.name
-        assert component.environment["ALERTS_URI"] == "https://hooks.example.com"
-        assert component.environment["AWS_CONTAINER_CREDENTIALS_RELATIVE_URI"] == "/v2/credentials"
+        is_airflow = not component.name.startswith("mlflow")
+        assert component.environment.get("ALERTS_URI") == ("https://hooks.example.com" if is_airflow else None)
+        assert component.environment.get("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI") == ("/v2/credentials" if is_airflow else None)
+
+
+OF_A_SHELL = {
+    "HOME": "/home/ada",
+    "LANG": "C.UTF-8",
+    "GITHUB_TOKEN": "secret",
+    "NIGHTSHIFT_TOKEN": "secret",
+    "NIGHTSHIFT_SERVER": "https://airflow.example.com",
+    "NIGHTSHIFT_WEBHOOK_SECRET": "secret",
+    "NIGHTSHIFT_STAGE_MEMORY": "4GiB",
+    "AWS_SECRET_ACCESS_KEY": "secret",
+    "MLFLOW_BACKEND_STORE_URI": "postgresql://ada:secret@db/mlflow",
+    "MLFLOW_SERVER_X_FRAME_OPTIONS": "DENY",
+    "AIRFLOW_CONN_SLACK_DEFAULT": "slack://:secret@",
+    "ALERTS_URI": "https://hooks.example.com/secret",
+    "WAREHOUSE_URI": "postgresql://ada:secret@db/x",
+    "SHOP_URI": "s3://shop",
+}
+EVERYWHERE = {
+    *("PATH", "HOME", "LANG", "PYTHONPATH", "PYTHONWARNINGS", "DO_NOT_TRACK", "GIT_PYTHON_REFRESH"),
+    *("MLFLOW_ALLOW_PICKLE_DESERIALIZATION", "MLFLOW_DISABLE_TELEMETRY"),
+}
+
+
+@pytest.fixture
+def shell(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in os.environ.keys() - {"PATH"}:
+        monkeypatch.delenv(name)
+    for name, value in OF_A_SHELL.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.usefixtures("shell")
+def test_mlflows_server_gets_its_own_variables_alone(settings: Settings) -> None:
+    own = {"MLFLOW_SERVER_X_FRAME_OPTIONS", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION"}
+    own |= {"MLFLOW_AUTH_CONFIG_PATH", "MLFLOW_FLASK_SERVER_SECRET_KEY"}
+    for component in components(settings):
+        if component.name.startswith("mlflow"):
+            assert component.environment.keys() == EVERYWHERE | own, component.name
+
+
+@pytest.mark.usefixtures("shell")
+def test_airflows_services_get_the_settings_and_no_token_of_a_client_nor_what_a_shell_has_besides(settings: Settings) -> None:
+    own = {
+        *("NIGHTSHIFT_HOME", "NIGHTSHIFT_STORE", "NIGHTSHIFT_DATABASE", "NIGHTSHIFT_PIPELINES", "NIGHTSHIFT_EXPECTATIONS"),
+        *("NIGHTSHIFT_AIRFLOW_PORT", "NIGHTSHIFT_MLFLOW_PORT", "NIGHTSHIFT_STAGE_MEMORY", "NIGHTSHIFT_WEBHOOK_SECRET"),
+        *("MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "ALERTS_URI", "AWS_SECRET_ACCESS_KEY"),
+    }
+    services = [component for component in components(settings) if not component.name.startswith("mlflow")]
+    assert {component.name for component in services} >= {"scheduler", "dag-processor", "api-server", "triggerer"}
+    for component in services:
+        assert component.environment.keys() == EVERYWHERE | own | airflow_settings(settings).keys(), component.name
+
+
+def test_every_setting_of_nightshift_reaches_airflows_services_but_those_of_a_client(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (ROOT / "docs" / "reference" / "environment.md").read_text(encoding="utf-8").partition("## Set by Nightshift")[0]
+    documented = set(re.findall(r"^\| `(NIGHTSHIFT_\w+)`", text, re.MULTILINE))
+    assert "NIGHTSHIFT_TABLE_MEMORY" in documented
+    for name in documented:
+        monkeypatch.setenv(name, "1")
+    assert documented - airflow_environment(settings).keys() == {"NIGHTSHIFT_TOKEN", "NIGHTSHIFT_SERVER"}
 
 
 def test_noted_place_stays_until_another_or_an_empty_one_is_set(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -371,7 +438,7 @@ def test_what_may_be_a_secret_is_never_noted(settings: Settings, monkeypatch: py
 
 def test_services_with_packages_of_users_are_not_old_for_the_command_that_started_them(settings: Settings) -> None:
     shop_models = ROOT / "docs" / "examples" / "cancelled_orders"
-    code = "from devstack.environment import *; print(digests(Settings.from_environment()))"
+    code = "from devstack.service_environment import *; print(digests(Settings.from_environment()))"
     command = {**os.environ, "NIGHTSHIFT_HOME": str(settings.home), "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'plugins'}"}
     command |= {"NIGHTSHIFT_MODEL_PATH": str(shop_models), "NIGHTSHIFT_MODEL_PACKAGES": "shop_models"}
     supervisor = environment(Settings.from_environment(command), command)

@@ -64,7 +64,7 @@ def test_nothing_listens_beyond_this_host(compose: dict[str, Any]) -> None:
 
 
 def test_no_service_that_loads_models_unpickles_one(compose: dict[str, Any]) -> None:
-    loading = {name: service for name, service in compose["services"].items() if name not in ("postgres", "s3")}
+    loading = {name: service for name, service in compose["services"].items() if name not in ("postgres", "s3", "s3-init")}
     assert {service["environment"]["MLFLOW_ALLOW_PICKLE_DESERIALIZATION"] for service in loading.values()} == {"false"}
 
 
@@ -80,6 +80,15 @@ def test_the_object_store_offers_the_network_nothing_without_a_key(compose: dict
     (keys,) = (entry for entry in s3["volumes"] if isinstance(entry, dict))
     assert (keys["target"], keys["read_only"], keys["bind"]) == ("/keys", True, {"create_host_path": False})
     assert "cat /keys/ca.crt /keys/s3.crt /keys/s3.key" in s3["healthcheck"]["test"][1]
+
+
+def test_what_makes_buckets_and_mlflow_get_no_key_of_airflows(compose: dict[str, Any]) -> None:
+    keys = {"AWS_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"}
+    assert compose["services"]["s3-init"]["environment"].keys() == keys | {"AWS_ENDPOINT_URL"}
+    assert compose["services"]["mlflow"]["environment"].keys() == keys | {
+        *("MLFLOW_DATABASE", "MLFLOW_AUTH_DATABASE", "MLFLOW_ADMIN_USERNAME", "MLFLOW_ADMIN_PASSWORD", "MLFLOW_FLASK_SERVER_SECRET_KEY"),
+        *("MLFLOW_ARTIFACTS", "MLFLOW_ALLOW_PICKLE_DESERIALIZATION", "MLFLOW_S3_ENDPOINT_URL"),
+    }
 
 
 def test_images_are_pinned(compose: dict[str, Any]) -> None:

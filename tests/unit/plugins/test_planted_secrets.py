@@ -15,7 +15,8 @@ import pytest
 from airflow.sdk import BaseOperator
 
 from nightshift.airflow_ext import alerts, run_notes
-from nightshift.execution.local import LocalLauncher, command_of, stage_environment
+from nightshift.execution.local import LocalLauncher, command_of
+from nightshift.execution.stage_environment import stage_environment
 from nightshift.operators.failures import FAILURE
 from nightshift.operators.resolve import ResolveOperator
 from nightshift.settings import Settings
@@ -254,7 +255,7 @@ def test_a_real_stage_that_fails_shows_none(installation: Path, store: Store) ->
     uri = store.address(spec.name, "ingest", request.fingerprint).write_request(request)
     command = command_of(uri, request, spec, parent_pid=os.getpid())
 
-    ended = LocalLauncher(settings).run(command, stage_environment(settings, "ingest"), lines.append)
+    ended = LocalLauncher(settings).run(command, stage_environment(settings, "ingest", spec), lines.append)
 
     assert ended.exit_code == ExitCode.BAD_DATA, lines
     files = [path.read_bytes().decode("latin-1") for path in installation.rglob("*") if path.is_file()]

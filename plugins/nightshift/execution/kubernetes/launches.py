@@ -22,7 +22,7 @@ from nightshift.settings import Settings
 from training.contracts import StageResult
 from training.errors import NightshiftError, StoreError
 from training.spec.rules.training import smaller_sizes
-from training.stage_table import TRAININGS
+from training.stage_table import TABLE, TRAININGS, Need
 from training.store.addresses import new_attempt_id
 from training.store.launches import PREEMPTED, Cause, LaunchEntry, Launches
 
@@ -240,7 +240,7 @@ class RemoteWork:
             spot=entry.spot,
         )
         launch = replace(launch, avoided_nodes=entry.avoided_nodes, excludes_avoided=entry.avoidance_tries > 0)
-        of_the_cluster = pod_environment(self._cluster, Settings.from_environment(), gpus=launch.gpus)
+        of_the_cluster = pod_environment(self._cluster, Settings.from_environment(), self._task.stage, gpus=launch.gpus)
         return replace(launch, environment={**of_the_cluster, **spec_environment(self._task.stage, self._spec)})
 
     def _clear(self, launches: list[LaunchEntry]) -> None:
@@ -256,9 +256,9 @@ class RemoteWork:
         self._submitter.delete(entry.name, _kind(entry))
 
 
-def pod_environment(cluster: Cluster, settings: Settings, *, gpus: int) -> dict[str, str]:
-    """Return the environment variables of every stage's process; values of the cluster's file take precedence."""
-    known = {"MLFLOW_TRACKING_URI": settings.mlflow_uri}
+def pod_environment(cluster: Cluster, settings: Settings, stage: str, *, gpus: int) -> dict[str, str]:
+    """Return the environment variables of a stage's process; values of the cluster's file take precedence."""
+    known = {"MLFLOW_TRACKING_URI": settings.mlflow_uri} if Need.MLFLOW in TABLE[stage].services else {}
     version = cluster.code_version(gpus=gpus)
     if version is not None:
         known["NIGHTSHIFT_CODE_VERSION"] = version

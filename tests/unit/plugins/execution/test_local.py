@@ -1,6 +1,7 @@
 """Local placement: output as it comes, ends as they are, and nothing left behind."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,15 +13,18 @@ from pathlib import Path
 import pytest
 
 from nightshift.execution import local
+from nightshift.execution import stage_environment as environments
 from nightshift.execution.backend import spec_environment
-from nightshift.execution.local import MAX_LINE_BYTES, LocalLauncher, command_of, printable, stage_environment
+from nightshift.execution.local import MAX_LINE_BYTES, LocalLauncher, command_of, printable
 from nightshift.execution.outcomes import Ended
+from nightshift.execution.stage_environment import stage_environment
 from nightshift.settings import Settings
 from training.contracts import RunIdentity, StageRequest
 from training.runtime.memory import memory_limit_bytes
 from training.runtime.provenance import CHECKOUT
-from training.spec import load_spec
-from training.stage_table import ALL_STAGES, TABLE, Need
+from training.spec import load_spec, resolve_uris
+from training.spec.source_kinds import SourceDescriptor
+from training.stage_table import ALL_STAGES
 
 PATIENCE_SECONDS = 240.0
 SPEC = load_spec(CHECKOUT / "dags" / "pipelines" / "search_ranking.yaml")
@@ -181,32 +185,99 @@ def test_the_child_stays_in_the_tasks_group(launcher: LocalLauncher) -> None:
     assert lines == [f"{os.getpgid(0)} {os.getsid(0)}"]
 
 
-def test_the_environment_is_an_allow_list(installation: Path) -> None:
-    inherited = {
-        "PATH": "/bin",
-        "SHOP_URI": "file:///shop",
-        "AWS_PROFILE": "night",
-        "NIGHTSHIFT_MODEL_PATH": "/models",
-        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": "sqlite://",
-        "AIRFLOW__API_AUTH__JWT_SECRET": "secret",
-        "_AIRFLOW_PROCESS_CONTEXT": "client",
-        "ALERTS_TOKEN": "secret",
-        "PYTHONPATH": "/elsewhere",
-    }
-    passed = stage_environment(Settings.from_environment(), "promote", inherited)
-    assert passed["SHOP_URI"] == "file:///shop"
-    assert passed["AWS_PROFILE"] == "night"
+OF_A_SERVICE = {
+    "PATH": "/bin",
+    "HOME": "/home/ada",
+    "LANG": "C.UTF-8",
+    "SHOP_URI": "file:///shop",
+    "ALERTS_URI": "https://hooks.test/secret",
+    "ALERTS_TOKEN": "secret",
+    "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": "sqlite://",
+    "AIRFLOW__API_AUTH__JWT_SECRET": "secret",
+    "AIRFLOW_CONN_SLACK_DEFAULT": "slack://:secret@",
+    "_AIRFLOW_PROCESS_CONTEXT": "client",
+    "NIGHTSHIFT_TOKEN": "secret",
+    "NIGHTSHIFT_SERVER": "https://airflow.test",
+    "NIGHTSHIFT_WEBHOOK_SECRET": "secret",
+    "NIGHTSHIFT_STORE": "s3://nightshift/store",
+    "NIGHTSHIFT_DATABASE": "sqlite:////d",
+    "NIGHTSHIFT_PLACES": "SHOP_URI",
+    "NIGHTSHIFT_STAGE_MEMORY": "4GiB",
+    "NIGHTSHIFT_MODEL_PATH": "/models",
+    "NIGHTSHIFT_SERVICE": "scheduler",
+    "MLFLOW_TRACKING_URI": "http://127.0.0.1:5000",
+    "MLFLOW_TRACKING_PASSWORD": "p",
+    "MLFLOW_BACKEND_STORE_URI": "postgresql://ada:secret@db/mlflow",
+    "MLFLOW_FLASK_SERVER_SECRET_KEY": "secret",
+    "AWS_PROFILE": "night",
+    "GOOGLE_APPLICATION_CREDENTIALS": "/secret.json",
+    "AZURE_STORAGE_ACCOUNT_KEY": "azure",
+    "NCCL_DEBUG": "INFO",
+    "PYTHONPATH": "/elsewhere",
+    "GITHUB_TOKEN": "secret",
+}
+EVERY_STAGE = {
+    *("PATH", "HOME", "LANG", "PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONHASHSEED", "OMP_NUM_THREADS", "OMP_WAIT_POLICY"),
+    *("GLOO_SOCKET_IFNAME", "NIGHTSHIFT_STOP_NOTICE_SECONDS", "NIGHTSHIFT_EXPECTATIONS", "NIGHTSHIFT_STAGE_MEMORY"),
+    *("NIGHTSHIFT_MODEL_PATH", "NIGHTSHIFT_SERVICE", "MLFLOW_ALLOW_PICKLE_DESERIALIZATION", "AWS_PROFILE"),
+}
+DATABASE, MLFLOW = {"NIGHTSHIFT_DATABASE"}, {"MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_PASSWORD"}
+OWN = {
+    "ingest": DATABASE,
+    "validate": set(),
+    "prepare": set(),
+    "tune": MLFLOW,
+    "train": MLFLOW | {"NCCL_DEBUG"},
+    "evaluate": MLFLOW,
+    "promote": DATABASE | MLFLOW,
+    "trial": DATABASE | MLFLOW | {"NCCL_DEBUG"},
+    "canary": set(),
+}
+
+
+@pytest.mark.parametrize("stage", ALL_STAGES)
+def test_a_stage_gets_these_variables_and_no_other(installation: Path, stage: str) -> None:
+    del installation
+    passed = stage_environment(Settings.from_environment(OF_A_SERVICE), stage, SPEC, OF_A_SERVICE)
+    assert passed.keys() == EVERY_STAGE | OWN[stage]
+    assert not [name for name, value in passed.items() if "secret" in value]
     assert passed["PYTHONPATH"] == os.pathsep.join([str(CHECKOUT), "/models"])
-    assert passed["NIGHTSHIFT_DATABASE"] == f"sqlite:///{installation}/nightshift.db"
-    assert not {name for name in passed if "AIRFLOW" in name or "TOKEN" in name}
-    assert "secret" not in passed.values()
+
+
+def test_only_ingest_gets_the_account_of_the_cloud_that_a_source_is_in(installation: Path) -> None:
+    settings = Settings.from_environment({"NIGHTSHIFT_HOME": str(installation)})
+    spec = resolve_uris(SPEC, {"SHOP_URI": "gs://shop-data/shop"})
+    clouds = {
+        stage: {name for name in stage_environment(settings, stage, spec, OF_A_SERVICE) if name.startswith(("AWS_", "GOOGLE_", "AZURE_"))}
+        for stage in ALL_STAGES
+    }
+    assert clouds == {stage: {"GOOGLE_APPLICATION_CREDENTIALS"} if stage == "ingest" else set() for stage in ALL_STAGES}
+
+
+def test_only_ingest_gets_what_the_kind_of_a_source_reads(installation: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    del installation
+    kind = SourceDescriptor(variables=("WAREHOUSE_DSN",))
+    monkeypatch.setattr(environments, "descriptor_of_source", lambda name: kind)
+    inherited = {"WAREHOUSE_DSN": "host=db", "OTHER_DSN": "host=db"}
+    got = {stage: stage_environment(Settings.from_environment(), stage, SPEC, inherited).keys() & inherited.keys() for stage in ALL_STAGES}
+    assert got == {stage: {"WAREHOUSE_DSN"} if stage == "ingest" else set() for stage in ALL_STAGES}
+
+
+def test_every_variable_that_the_work_reads_reaches_its_stages(installation: Path) -> None:
+    del installation
+    rows = (CHECKOUT / "docs" / "reference" / "environment.md").read_text(encoding="utf-8").splitlines()
+    read = {name[1] for row in rows if "`training/" in row and (name := re.match(r"\| `(NIGHTSHIFT_\w+)`", row))}
+    passed = stage_environment(Settings.from_environment(), "promote", SPEC, dict.fromkeys(read, "1"))
+    # Retention is housekeeping's, pipelines are read by commands, and a store is named by each request.
+    not_of_stages = {"NIGHTSHIFT_RETENTION", "NIGHTSHIFT_PIPELINES", "NIGHTSHIFT_STORE"}
+    assert read - passed.keys() == not_of_stages | {"NIGHTSHIFT_MODEL_FAMILY"}
 
 
 def test_waiting_threads_of_a_stage_sleep_unless_the_installation_says_otherwise(installation: Path) -> None:
     del installation
     settings = Settings.from_environment()
-    assert stage_environment(settings, "train", {})["OMP_WAIT_POLICY"] == "PASSIVE"
-    assert stage_environment(settings, "train", {"OMP_WAIT_POLICY": "ACTIVE"})["OMP_WAIT_POLICY"] == "ACTIVE"
+    assert stage_environment(settings, "train", SPEC, {})["OMP_WAIT_POLICY"] == "PASSIVE"
+    assert stage_environment(settings, "train", SPEC, {"OMP_WAIT_POLICY": "ACTIVE"})["OMP_WAIT_POLICY"] == "ACTIVE"
 
 
 @pytest.mark.parametrize(
@@ -215,16 +286,6 @@ def test_waiting_threads_of_a_stage_sleep_unless_the_installation_says_otherwise
 def test_an_evaluation_knows_its_model_family_when_it_starts(stage: str, model: str, expected: str | None) -> None:
     spec = SPEC.model_copy(update={"train": SPEC.train.model_copy(update={"model": model})})
     assert spec_environment(stage, spec).get("NIGHTSHIFT_MODEL_FAMILY") == expected
-
-
-@pytest.mark.parametrize("stage", ALL_STAGES)
-def test_a_stage_sees_the_database_and_mlflow_only_where_the_stage_table_lists_them(installation: Path, stage: str) -> None:
-    del installation
-    inherited = {"NIGHTSHIFT_DATABASE": "sqlite:////d", "MLFLOW_TRACKING_PASSWORD": "p", "MLFLOW_TRACKING_URI": "http://127.0.0.1:5000"}
-    passed = stage_environment(Settings.from_environment(inherited), stage, inherited)
-    assert ("NIGHTSHIFT_DATABASE" in passed) == (Need.DATABASE in TABLE[stage].services)
-    for name in ("MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_PASSWORD"):
-        assert (name in passed) == (Need.MLFLOW in TABLE[stage].services)
 
 
 def test_user_values_never_reach_the_command_line() -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from nightshift.execution.kubernetes.config import Cluster
 from nightshift.execution.kubernetes.launch import Launch, launch_name, launch_of
+from nightshift.execution.kubernetes.launches import pod_environment
 from nightshift.execution.kubernetes.manifests import (
     command_of,
     job_manifest,
@@ -14,10 +15,12 @@ from nightshift.execution.kubernetes.manifests import (
     pod_manifest,
     service_manifest,
 )
+from nightshift.settings import Settings
 from tests.unit.docker.restricted_profile import violations
 from training.runtime.provenance import CHECKOUT
 from training.spec import load_spec
 from training.spec.loader import check_values
+from training.stage_table import ALL_STAGES, TABLE, Need
 
 URI = "s3://bucket/store/stages/p/train/" + "a" * 64 + "/attempts/1/_REQUEST.json"
 
@@ -175,6 +178,29 @@ def test_a_gang_fails_as_a_whole_and_meets_at_its_first_member() -> None:
     assert service["spec"]["clusterIP"] == "None"
     assert service["spec"]["selector"] == {"nightshift.io/launch": "p-train-abc-1"}
     assert service["metadata"]["ownerReferences"] == [{"apiVersion": "batch/v1", "kind": "Job", "name": "p-train-abc-1", "uid": "u"}]
+
+
+@pytest.mark.parametrize("stage", ALL_STAGES)
+def test_a_pod_gets_these_variables_and_nothing_of_airflows_process(stage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NIGHTSHIFT_TOKEN", "NIGHTSHIFT_WEBHOOK_SECRET", "AWS_SECRET_ACCESS_KEY", "SHOP_URI", "AIRFLOW_CONN_X"):
+        monkeypatch.setenv(name, "secret")
+    of_the_stage = pod_environment(FULL, Settings.from_environment({}), stage, gpus=0)
+    found = container(pod_manifest(launch(stage=stage, environment=of_the_stage), FULL))
+    assert {variable["name"] for variable in found["env"]} == {
+        *(
+            "HOME",
+            "TMPDIR",
+            "MPLCONFIGDIR",
+            "PYTHONUNBUFFERED",
+            "PYTHONHASHSEED",
+            "OMP_NUM_THREADS",
+            "OMP_WAIT_POLICY",
+            "GLOO_SOCKET_IFNAME",
+        ),
+        *("NIGHTSHIFT_STOP_NOTICE_SECONDS", "NIGHTSHIFT_NODE", "MLFLOW_ALLOW_PICKLE_DESERIALIZATION", "AWS_REGION"),
+        *(["MLFLOW_TRACKING_URI"] if Need.MLFLOW in TABLE[stage].services else []),
+    }
+    assert [source["secretRef"]["name"] for source in found["envFrom"]] == ["store", *(["database"] if stage == "promote" else [])]
 
 
 def test_a_gang_in_one_domain_is_kept_together() -> None:
