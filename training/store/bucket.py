@@ -41,7 +41,7 @@ HINTS: Final = {
     "AuthorizationHeaderMalformed": REGION_HINT,
     "PermanentRedirect": REGION_HINT,
     "incorrectly configured region": REGION_HINT,
-    "169.254.169.254": "neither keys nor a role: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give the machine or pod an identity",
+    "169.254.169.254": "the machine has no role: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give the machine or pod an identity",
 }
 
 
@@ -64,7 +64,12 @@ class Bucket:
     """A folder or an S3 bucket prefix: get, put, conditional create, list. Every fault becomes one of our errors."""
 
     def __init__(self, root_uri: str) -> None:
-        """Open `root_uri` (`file:///…`, an absolute path, or `s3://bucket/prefix`); a folder is made on first use."""
+        """Open `root_uri` (`file:///…`, an absolute path, or `s3://bucket/prefix`); a folder is made on first use.
+
+        Raises:
+            SpecError: `store.location`; `storage.account`, `settings.identity`.
+            DeniedError: `storage.identity`; `storage.denied`, the folder cannot be made.
+        """
         self.root_uri = as_uri(root_uri)
         parts = urlsplit(self.root_uri)
         self._is_local = parts.scheme == "file"

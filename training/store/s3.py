@@ -1,7 +1,7 @@
 """How buckets are opened: S3 and what speaks it, by the environment that every AWS client reads.
 
 `AWS_ENDPOINT_URL`, `AWS_REGION`, `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`; without keys, the platform's identity
-(web identity, container or instance role).
+where its variables are set (web identity, container); an instance's role only where an operator allows it (`training.store.identity`).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, Final
 from obstore.store import from_url
 
 from training.installation import Variable
+from training.store.identity import identity_options
 
 S3_ENDPOINT: Final = Variable(
     name="AWS_ENDPOINT_URL_S3", kind="URI", default="Amazon's", set_by="others", meaning="AWS: address of S3 alone, before the next two"
@@ -31,7 +32,7 @@ OLD_ENDPOINT: Final = Variable(
 REGION: Final = Variable(name="AWS_REGION", set_by="others", meaning="AWS: region of the bucket; read by obstore")
 KEY_ID: Final = Variable(
     name="AWS_ACCESS_KEY_ID",
-    default="the platform's identity",
+    default="the platform's identity, see `NIGHTSHIFT_CLOUD_IDENTITY`",
     set_by="others",
     meaning="AWS: account of the store, with `AWS_SECRET_ACCESS_KEY` and `AWS_SESSION_TOKEN`; read by obstore",
 )
@@ -64,13 +65,18 @@ def open_bucket(uri: str, environ: Mapping[str, str] = os.environ, *, retry_time
     """Return obstore's store for `s3://bucket/prefix`, `gs://…` or `az://…`.
 
     Retries wait with jitter, from 0.25 s to 15 s. Plain HTTP is used only for an endpoint with that scheme.
+
+    Raises:
+        DeniedError: `storage.identity`.
+        SpecError: `storage.account`, `settings.identity`.
     """
+    options = identity_options(uri, environ)
     client: Any = {"connect_timeout": CONNECT_TIMEOUT, "timeout": REQUEST_TIMEOUT, "read_timeout": READ_TIMEOUT}
     if _endpoint(environ).startswith("http://"):
         client["allow_http"] = True
     backoff: Any = {"init_backoff": FIRST_WAIT, "max_backoff": LONGEST_WAIT, "base": WAIT_GROWTH}
     retries: Any = {"max_retries": MAX_RETRIES, "retry_timeout": retry_timeout, "backoff": backoff}
-    return from_url(uri, client_options=client, retry_config=retries)
+    return from_url(uri, client_options=client, retry_config=retries, **options)
 
 
 def _endpoint(environ: Mapping[str, str]) -> str:

@@ -15,6 +15,8 @@ from training.sources.listing import list_source
 from training.store import Bucket, Store, bucket, s3
 from training.store.leases import Lease
 
+KEYS = {"AWS_ACCESS_KEY_ID": "tests", "AWS_SECRET_ACCESS_KEY": "tests"}
+
 
 def outage_after_the_write(proxy: FaultProxy) -> Callable[[str, str], bool]:
     """Carry out the next PUT, lose its answer, and answer nothing from then on."""
@@ -46,7 +48,7 @@ def test_a_bucket_in_another_region_is_a_fault_that_says_what_to_set(s3_store: S
 def test_a_storage_that_is_away_for_two_minutes_costs_nothing_and_fails_within_seven(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[dict[str, Any]] = []
     monkeypatch.setattr(s3, "from_url", lambda uri, **options: asked.append(options["retry_config"]))
-    s3.open_bucket("s3://b/p", {})
+    s3.open_bucket("s3://b/p", KEYS)
     retries, chance = asked[0], random.Random(7)  # noqa: S311 - the same draws in every run
     first, longest, growth = (retries["backoff"][name] for name in ("init_backoff", "max_backoff", "base"))
 
@@ -179,7 +181,7 @@ def test_a_bucket_that_is_not_there_is_an_error_that_says_so_and_not_an_empty_st
 def test_plain_http_is_spoken_only_to_an_endpoint_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[dict[str, Any]] = []
     monkeypatch.setattr(s3, "from_url", lambda uri, **options: asked.append(options["client_options"]))
-    s3.open_bucket("s3://b/p", {})
-    s3.open_bucket("s3://b/p", {"AWS_ENDPOINT_URL": "https://s3.example.com"})
-    s3.open_bucket("s3://b/p", {"AWS_ENDPOINT_URL": "http://127.0.0.1:9000"})
+    s3.open_bucket("s3://b/p", KEYS)
+    s3.open_bucket("s3://b/p", KEYS | {"AWS_ENDPOINT_URL": "https://s3.example.com"})
+    s3.open_bucket("s3://b/p", KEYS | {"AWS_ENDPOINT_URL": "http://127.0.0.1:9000"})
     assert [options.get("allow_http", False) for options in asked] == [False, False, True]
