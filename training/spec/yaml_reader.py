@@ -95,6 +95,9 @@ def scalar(text: str) -> Scalar:
         return _CONSTANTS[text]
     if len(text) > MAX_DIGITS and _INTEGER.fullmatch(text):
         return float(text)
+    if len(text) > MAX_DIGITS and _BASED.fullmatch(text):
+        # Python writes no integer of more than 4,300 digits, not even for a message.
+        return float("inf")
     if _INTEGER.fullmatch(text):
         return int(text)
     if _BASED.fullmatch(text):

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Collection, Iterator
+import re
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,6 +37,16 @@ ROW_MACROS: Final = frozenset(
 """Functions that DuckDB defines in SQL, and that depend on their arguments alone (others read the clock, or its catalog)."""
 CLOCK_FUNCTIONS: Final = frozenset({"age", "current_localtime", "current_localtimestamp"})
 """Declared as consistent, and yet they read the clock (`age` with one argument)."""
+OF_STATEMENTS: Final = frozenset({"json_serialize_sql", "json_serialize_plan", "json_deserialize_sql"})
+"""They read and plan SQL, as no function of a row does."""
+MAX_GROWTH: Final = 10_000
+GROWING: Final[Mapping[str, slice]] = {
+    **dict.fromkeys(("repeat", "lpad", "rpad", "list_resize", "array_resize", "bitstring"), slice(1, 2)),
+    **dict.fromkeys(("range", "generate_series"), slice(0, 3)),
+    "bar": slice(3, 4),
+    **dict.fromkeys(("printf", "format"), slice(0, 1)),
+}
+"""Functions to the arguments that say how large their result is. DuckDB's memory limit does not count the values of a row."""
 FORBIDDEN_CLASSES: Final = {"SUBQUERY": "a subquery", "STAR": "a star", "WINDOW": "a window function", "PARAMETER": "a parameter"}
 
 _NOT_IN_THE_TEXT: Final = 2**64 - 1
@@ -104,8 +115,8 @@ def columns_of(expression: str, available: Collection[str], *, where: str) -> se
         kind = part.get("class")
         if kind in FORBIDDEN_CLASSES:
             raise _refused(expression, where, f"{FORBIDDEN_CLASSES[kind]} is not a scalar expression of one row")
-        if kind == "FUNCTION" and part["function_name"].lower() not in _row_functions():
-            raise _refused(expression, where, f"function {shown(part['function_name'])} is unknown, or does not depend on its row alone")
+        if kind == "FUNCTION" and (fault := _function_fault(part)):
+            raise _refused(expression, where, fault)
         # DuckDB reads `a.lower()` as the function `lower` of a schema `a`, and looks for a column `a` first.
         path = [part["schema"], part["catalog"]] if kind == "FUNCTION" else []
         mentioned |= {by_lower_case[name.lower()] for name in path if name.lower() in by_lower_case.keys() - parameters}
@@ -121,6 +132,26 @@ def _refused(expression: str, where: str, reason: str) -> DataError:
     return DataError(
         "derive.expression", f"{where}: {reason}, in {shown(expression)}", hint="write one SQL expression over the columns of one row"
     )
+
+
+def _function_fault(function: dict[str, Any]) -> str:
+    """Return why a call has no place in an expression of a row, or nothing; its result may not have any size."""
+    name = function["function_name"].lower()
+    if name not in _row_functions():
+        return f"function {shown(function['function_name'])} is unknown, or does not depend on its row alone"
+    if name not in GROWING:
+        return ""
+    given = [argument["expression"] for argument in function["arguments"]]
+    # Of `a.repeat(9)`, `a` is the first argument.
+    given = [{}, *given] if function["schema"] else given
+    for size in given[GROWING[name]]:
+        text = size["literal"]["text"] if size.get("class") == "CONSTANT" else None
+        if text is None or any(int(digits[:9]) > MAX_GROWTH for digits in re.findall("[0-9]+", text)):
+            return f"{name} takes a constant of at most {MAX_GROWTH:,} for the size of its result"
+    inner = (part for argument in given for part, _ in _walk(argument) if part.get("class") == "FUNCTION")
+    if any(part["function_name"].lower() in GROWING for part in inner):
+        return f"{name} holds another function that makes a value larger"
+    return ""
 
 
 def _has_clauses(node: dict[str, Any]) -> bool:
@@ -155,4 +186,4 @@ def _row_functions() -> frozenset[str]:
         SELECT lower(function_name) FROM duckdb_functions() WHERE function_type = 'scalar'
         GROUP BY 1 HAVING bool_and(stability = 'CONSISTENT')
     """
-    return (frozenset(name for (name,) in _parser().execute(query).fetchall()) | ROW_MACROS) - CLOCK_FUNCTIONS
+    return (frozenset(name for (name,) in _parser().execute(query).fetchall()) | ROW_MACROS) - CLOCK_FUNCTIONS - OF_STATEMENTS

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NotRequired, TypedDict
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from training.contracts import JsonObject
 from training.data.validation.column_statistics import ColumnProfile, Wanted
@@ -122,6 +123,8 @@ class SuiteJudge:
             from great_expectations.data_context.types.base import ProgressBarsConfig
 
         self._given = suite["expectations"]
+        for expectation in self._given:
+            _require_bounded(expectation, name)
         self._name, self._table, self._columns = name, table, list(types)
         context = gx.get_context(mode="ephemeral")
         context.variables.progress_bars = ProgressBarsConfig(globally=False)
@@ -299,6 +302,32 @@ def _without_values(columns: Sequence[str], num_rows: int) -> pd.DataFrame:
 
     zeros = np.broadcast_to(np.int8(0), num_rows)
     return pd.DataFrame(dict.fromkeys(columns, zeros), index=pd.RangeIndex(num_rows), copy=False)
+
+
+def _require_bounded(expectation: Expectation, name: str) -> None:
+    """Refuse a regular expression that pandas leaves to Python's `re`, which may take for ever: `^(?=a)(a+)+$`.
+
+    Raises:
+        SpecError: `suite.regex`.
+    """
+    arguments: dict[str, Any] = dict(expectation.get("kwargs", {}))
+    listed = arguments.get("regex_list")
+    given = [arguments.get("regex"), *(listed if isinstance(listed, list) else [])]
+    for pattern in (each for each in given if isinstance(each, str)):
+        try:
+            pc.match_substring_regex(pa.array([""]), pattern)
+        except pa.ArrowException:
+            message = f"{expectation.get('type')}: {shown(pattern)} has what no bounded search knows"
+            raise _refused("suite.regex", name, message, "write it without look-around and back-references, in RE2's syntax") from None
+    if _has_patterns(arguments.get("json_schema")):
+        hint = "judge the texts by expect_column_values_to_match_regex, or leave the pattern out"
+        raise _refused("suite.regex", name, f"{expectation.get('type')}: patterns of a JSON schema have no bounded search", hint)
+
+
+def _has_patterns(schema: object) -> bool:
+    if isinstance(schema, Mapping):
+        return any(key in ("pattern", "patternProperties") or _has_patterns(value) for key, value in schema.items())
+    return isinstance(schema, list) and any(map(_has_patterns, schema))
 
 
 def _refused(code: str, name: str, message: str, hint: str) -> SpecError:

@@ -3,13 +3,14 @@
 
 import json
 import math
+from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from training.errors import SpecError
+from training.errors import Problem, SpecError
 from training.spec.yaml_reader import MAX_BYTES, MAX_DEPTH, Mark, read_document, scalar
 
 CASES = {
@@ -63,6 +64,12 @@ def test_not_a_number_is_read_as_one() -> None:
 
 def test_number_of_five_thousand_digits_is_infinite_and_no_crash() -> None:
     assert scalar("9" * 5000) == math.inf
+
+
+@pytest.mark.parametrize("number", ["9" * 50_000, "-" + "9" * 50_000, "0x" + "f" * 50_000, "0o" + "7" * 50_000, "1e" + "9" * 50_000])
+def test_number_of_fifty_thousand_digits_is_a_problem_with_its_line(refuse: Callable[..., tuple[Problem, ...]], number: str) -> None:
+    (problem,) = refuse("search_ranking", ("epochs: 3", f"epochs: {number}"))
+    assert (problem.code, problem.field) == ("field.range", "train.epochs")
 
 
 def test_quoted_scalars_are_text() -> None:

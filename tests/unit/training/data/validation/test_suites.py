@@ -244,6 +244,24 @@ def test_an_expectation_that_is_unknown_is_refused(expectation: dict[str, Any]) 
     assert caught.value.code == "suite.invalid"
 
 
+@pytest.mark.parametrize(
+    ("kind", "arguments"),
+    [
+        ("match_regex", {"regex": "^(?=a)(a+)+$"}),
+        ("not_match_regex", {"regex": "(?<!b)a"}),
+        ("match_regex_list", {"regex_list": ["^a+$", r"(a+)\1"]}),
+        ("not_match_regex_list", {"regex_list": ["(?!a)b"]}),
+        ("match_json_schema", {"json_schema": {"properties": {"x": {"pattern": "^(a+)+$"}}}}),
+    ],
+)
+def test_a_regular_expression_that_may_never_end_is_refused_before_a_row_is_read(kind: str, arguments: dict[str, Any]) -> None:
+    expectation = {"type": f"expect_column_values_to_{kind}", "kwargs": {"column": "x", **arguments}}
+    with pytest.raises(SpecError) as caught:
+        run_suite(suite(expectation), pd.DataFrame({"x": ["a" * 60 + "!"]}), name="s", table="t")
+    assert caught.value.code == "suite.regex"
+    assert caught.value.problems[0].hint
+
+
 @pytest.mark.parametrize(("most", "status"), [(3, "failed"), (4, "passed")])
 def test_rows_of_a_condition_are_counted_by_their_values(tmp_path: Path, most: int, status: str) -> None:
     """Without its columns, the condition would be met by no row, and no number of rows would be too large."""
