@@ -146,6 +146,22 @@ class RegistryFinding(Base):
     """When an alert was sent last."""
 
 
+class RollbackOrder(Base):
+    """An order to roll a model back, which the REST route has checked: the DAG `rollback` is given its id alone."""
+
+    __tablename__ = "rollback_order"
+
+    order_id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    """SHA-256 over model, weights and revision, its first 32 digits."""
+    model: Mapped[str] = mapped_column(String(63))
+    weights_digest: Mapped[str] = mapped_column(String(64))
+    revision: Mapped[int] = mapped_column(BigInteger)
+    """Of the standing that the order is about."""
+    reason: Mapped[str] = mapped_column(Text)
+    ordered_by: Mapped[str] = mapped_column(String(512))
+    ordered_at: Mapped[datetime] = mapped_column(DateTime(timezone=True))
+
+
 class ModelVersion(Base):
     """One version of a model: unique weights, a semantic version, and what it was made of."""
 

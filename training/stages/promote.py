@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
@@ -67,7 +68,7 @@ def work(context: StageContext) -> Outcome:
         return _waiting(context, standing, kept)
     with context.timed("run", kind="mlflow"):
         note_decision(kept.evidence.get("mlflow_run_id"), kept)
-    for reason in kept.reasons:
+    for reason in _readable(kept):
         logger.info("%s %s: %s", verdict(reason), reason["gate"], reason["words"])
     logger.info("version %s of %s: %s, %s", _named(kept), model, kept.outcome, kept.action)
     return _outcome(context, kept, standing)
@@ -308,8 +309,9 @@ def _outcome(context: StageContext, kept: Entry, standing: ModelAliases) -> Outc
     record = {name: getattr(kept, name) for name in names} | {"reasons": list(kept.reasons), "decided_at": kept.decided_at.isoformat()}
     uri, manifest = context.store.manifests.put_files("decision", {"decision.json": canonical_json(record)}, record)
     # What the ledger itself says (gate `standing`) comes first: it explains a row that moves nothing.
-    leading = sorted((reason for reason in kept.reasons if not reason["passed"] or reason["gate"] == "standing"), key=_is_of_gates)
-    words = "; ".join(str(reason["words"]) for reason in leading or kept.reasons)
+    reasons = _readable(kept)
+    leading = sorted((reason for reason in reasons if not reason["passed"] or reason["gate"] == "standing"), key=_is_of_gates)
+    words = "; ".join(str(reason["words"]) for reason in leading or reasons)
     return Outcome(
         artifact_uri=uri,
         digest=manifest.digest,
@@ -317,7 +319,7 @@ def _outcome(context: StageContext, kept: Entry, standing: ModelAliases) -> Outc
             "decision": kept.outcome,
             "action": kept.action,
             "reasons": words[:MAX_REASON_CHARS],
-            "headline": headline(kept)[:MAX_REASON_CHARS],
+            "headline": headline(replace(kept, reasons=reasons))[:MAX_REASON_CHARS],
             "model": kept.model,
             "version": kept.version,
             "semantic_version": kept.semantic_version,
@@ -327,6 +329,11 @@ def _outcome(context: StageContext, kept: Entry, standing: ModelAliases) -> Outc
             **_versions_of_aliases(standing),
         },
     )
+
+
+def _readable(kept: Entry) -> Sequence[ReasonJson]:
+    """Return the reasons that the run may show: those of a rollback are in the ledger alone, as all users read the runs of that DAG."""
+    return () if kept.action == "rolled_back" else kept.reasons
 
 
 def _is_of_gates(reason: ReasonJson) -> bool:

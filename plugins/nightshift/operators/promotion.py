@@ -56,6 +56,10 @@ class PromoteOperator(StageOperator):
         check_settled(context, Settings.from_environment())
         return super().resolved(context)
 
+    def reason_of(self, found: StageResult) -> str:
+        """Return why it was decided so, for the alert."""
+        return str(found.scalars.get("reasons"))
+
     def has_decided(self, found: StageResult, run: RunIdentity) -> bool:
         """Return whether this task made the decision, in this try or an earlier one, and nothing has moved or answered since."""
         return found.run.owner == run.owner and found.scalars.get("decision") != "waiting" and not _is_past(found)
@@ -87,7 +91,7 @@ class PromoteOperator(StageOperator):
             "version": scalars.get("semantic_version") or scalars.get("version"),
             "decision": scalars.get("decision"),
             "decided_by": scalars.get("decided_by"),
-            "reason": scalars.get("reasons"),
+            "reason": self.reason_of(found),
             "url": task_url(found.run),
             **({"report": report_url(self.pipeline, self.report_uri)} if self.report_uri else {}),
         }

@@ -9,7 +9,8 @@ from airflow.sdk.exceptions import AirflowFailException
 from nightshift.operators.promotion import FollowOperator
 from nightshift.operators.registry_alerts import alerts_of
 from nightshift.settings import Settings
-from training.errors import DeniedError
+from training.contracts import StageResult
+from training.errors import DeniedError, shown
 from training.spec.models import Alerts
 from training.spec.rules.names import ROLLBACK
 
@@ -26,24 +27,41 @@ class RollbackOperator(FollowOperator):
         super().__init__(model=ROLLBACK, alerts=Alerts(), **kwargs)
 
     def decision(self, context: Context) -> Entry:
-        """Roll back, once per run: the ledger takes an order that it has for the one that it was.
+        """Roll back, once per order: the ledger takes an order that it has for the one that it was.
 
         Raises:
-            AirflowFailException: there is nothing to go back to, or another decision moved the champion at the same moment.
+            AirflowFailException: there is no such order, or another decision moved the model since it was given.
         """
         from training.registry.decisions import roll_back
         from training.registry.ledger import Ledger
+        from training.registry.orders import find_order
 
-        run = context["dag_run"]
-        conf = context["params"]
-        self.model = str(conf["model"])
-        ledger = Ledger(Settings.from_environment().database_url)
-        # Airflow gives a run's id again once the run is deleted. Its date stays through every clear.
-        mark = f"{run.dag_id}/{run.run_id}/{run.run_after.isoformat()}"
+        settings = Settings.from_environment()
+        given = str(context["params"]["order"])
+        order = find_order(given, settings.database_url)
+        if order is None:
+            raise AirflowFailException(
+                f"[rollback.order] there is no order {shown(given)}: `nightshift rollback MODEL --server URL --reason …`, or "
+                "PUT /models/{model}/versions/{version}/stage, writes one and starts this DAG"
+            )
+        self.model = order.model
+        ledger = Ledger(settings.database_url)
         # A rollback needs no YAML.
-        _pipeline, self.alerts = alerts_of(ledger.newest_first(self.model), Settings.from_environment())
-        by = getattr(run, "triggering_user_name", None) or "somebody in Airflow"
+        _pipeline, self.alerts = alerts_of(ledger.newest_first(self.model), settings)
         try:
-            return roll_back(ledger, self.model, by=by, reason=str(conf["reason"]), to=conf.get("version"), order=mark)
+            return roll_back(
+                ledger,
+                order.model,
+                by=order.ordered_by,
+                reason=order.reason,
+                to=order.weights_digest,
+                order=order.order_id,
+                expected_revision=order.revision,
+            )
         except DeniedError as err:
             raise AirflowFailException(str(err)) from err
+
+    def reason_of(self, found: StageResult) -> str:
+        """Return the reason for the alert, from the ledger: the result, which users of other models may read, does not have it."""
+        del found
+        return "; ".join(str(reason["words"]) for reason in self._entry.reasons)

@@ -15,25 +15,33 @@ from sqlalchemy.exc import IntegrityError
 
 from nightshift.queries.records import RunState
 from nightshift.queries.runs import airflow_session, has_run, run_fields
+from nightshift.settings import Settings
 from training.errors import DeniedError
+from training.registry.orders import Order, place
 from training.spec.rules.names import ROLLBACK
 
 
-def start_rollback(run_id: str, *, model: str, version: str, reason: str, by: str) -> RunState:
+def start_rollback(run_id: str, order: Order) -> RunState:
     """Queue a run of the DAG `rollback`, or find the one that has this id; return its state. One that failed is queued again.
+
+    The run has the order's id alone: users of other models may read the runs of this DAG, and start it.
 
     It stays the same run: the ledger takes what one run orders once, also where a person clears it at the same moment.
 
     Raises:
         DeniedError: `rollback.missing`, Airflow does not have that DAG.
-        UnavailableError: `airflow.database`.
+        UnavailableError: `airflow.database`, `database.unavailable`.
     """
-    conf = {"model": model, "version": version, "reason": reason}
+    by = order.ordered_by
+    if not has_run(ROLLBACK, run_id) or _has_failed(run_id):
+        # Not over the words of an order that is being carried out, or was.
+        place(order, Settings.from_environment().database_url)
+    conf = {"order": order.order_id}
     try:
         trigger_dag(ROLLBACK, triggered_by=DagRunTriggeredByType.REST_API, triggering_user_name=by, run_id=run_id, conf=conf)
     except DagRunAlreadyExists:
         # The same order came before.
-        _queue_again(run_id, conf, by=by)
+        _queue_again(run_id, by=by)
     except IntegrityError:
         if not has_run(ROLLBACK, run_id):
             raise
@@ -47,12 +55,18 @@ def start_rollback(run_id: str, *, model: str, version: str, reason: str, by: st
         return state
 
 
-def _queue_again(run_id: str, conf: dict[str, Any], *, by: str) -> None:
+def _has_failed(run_id: str) -> bool:
+    with airflow_session() as session:
+        failed = select(DagRun.id).where(DagRun.dag_id == ROLLBACK, DagRun.run_id == run_id, DagRun.state == DagRunState.FAILED)
+        return session.scalar(failed) is not None
+
+
+def _queue_again(run_id: str, *, by: str) -> None:
     """Clear a run that failed, as Airflow's page does; the ledger has then who ordered it last, and why."""
     failed = update(DagRun).where(DagRun.dag_id == ROLLBACK, DagRun.run_id == run_id, DagRun.state == DagRunState.FAILED)
     with airflow_session() as session:
         dag = SerializedDagModel.get_dag(ROLLBACK, session=session)
         # The change locks the row, on SQLite the database: an equal order of this moment then finds no failed run.
-        changed = session.execute(failed.values(conf=conf, triggering_user_name=by).execution_options(synchronize_session=False))
+        changed = session.execute(failed.values(triggering_user_name=by).execution_options(synchronize_session=False))
         if dag is not None and cast(CursorResult[Any], changed).rowcount:
             dag.clear(run_id=run_id, session=session)

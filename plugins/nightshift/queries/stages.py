@@ -7,10 +7,10 @@ from typing import Final, Literal
 from nightshift.queries.models import May, version
 from nightshift.queries.records import ModelVersion, StageOrder
 from nightshift.queries.rollback_runs import start_rollback
-from training.contracts import canonical_json, sha256_hex
 from training.errors import DeniedError
 from training.registry.decisions import CHAMPIONS
 from training.registry.ledger import Ledger
+from training.registry.orders import Order
 
 StageName = Literal["champion", "canary", "archived"]
 SYNONYMS: Final[dict[str, StageName]] = {"production": "champion", "staging": "canary"}
@@ -42,9 +42,10 @@ def order_stage(ledger: Ledger, model: str, wanted: str, stage: StageName, may: 
     if not any(decision.action in CHAMPIONS for decision in found.decisions):
         raise _refused(found, stage, "it was never champion, and a rollback goes around no gate")
     # The same order is one run for as long as nothing else moves the model; that begins again where it failed.
-    order = sha256_hex(canonical_json([model, found.weights_digest, ledger.standing(model).revision]))
-    run_id = f"api__{order[:32]}"
-    state = start_rollback(run_id, model=model, version=found.weights_digest, reason=reason, by=by)
+    revision = ledger.standing(model).revision
+    order = Order(model=model, weights_digest=found.weights_digest, revision=revision, reason=reason, ordered_by=by)
+    run_id = f"api__{order.order_id}"
+    state = start_rollback(run_id, order)
     return StageOrder(model=model, version=found.version, stage=stage, is_done=False, run=f"rollback:{run_id}", run_state=state)
 
 

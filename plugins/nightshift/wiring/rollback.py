@@ -1,19 +1,15 @@
-"""The way back: one DAG for all models, triggered by hand.
+"""Manual rollback of a model to an earlier champion, by an order of the REST API.
 
-`python -m training.registry rollback` does it without Airflow, and so without events and alerts.
+`nightshift rollback MODEL --server URL --reason …` gives the order, which needs the rights on the pipelines of that model, and starts this
+DAG with its id. `python -m training.registry rollback` does it without Airflow, and so without events and alerts.
 """
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 from airflow.sdk import DAG, Param
 
 from nightshift.operators.rollback import RollbackOperator
 from training.spec.rules.names import HELPER_TAG, ROLLBACK
-
-if TYPE_CHECKING:
-    pass
 
 
 def rollback_dag() -> DAG:
@@ -27,9 +23,7 @@ def rollback_dag() -> DAG:
         is_paused_upon_creation=False,
         tags=["nightshift", HELPER_TAG],
         params={
-            "model": Param(type="string", minLength=1, maxLength=63, description="Name in the registry."),
-            "version": Param(None, type=["null", "string"], description="Number or semantic version; empty: the champion before this one."),
-            "reason": Param(type="string", minLength=1, maxLength=1000, description="For those who read the ledger a year later."),
+            "order": Param(type="string", pattern="^[0-9a-f]{32}$", description="Id of an order that the REST API has written."),
         },
     )
     with dag:

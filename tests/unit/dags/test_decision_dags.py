@@ -122,10 +122,10 @@ def test_a_nights_evaluation_reads_the_champion_and_its_decision_may_move_it() -
     assert outlet.name == "nightshift-decisions"
 
 
-def test_a_rollback_asks_for_a_model_and_a_reason() -> None:
+def test_a_rollback_takes_an_order_and_neither_a_model_nor_a_reason() -> None:
     dag = rollback_dag()
     assert chain_of(dag) == {"rollback": set()}
-    assert {name for name, param in dag.params.items() if dag.params.get_param(name).schema.get("type") == "string"} == {"model", "reason"}
+    assert {name for name, param in dag.params.items() if dag.params.get_param(name).schema.get("type") == "string"} == {"order"}
 
 
 def test_housekeeping_expires_requests_and_then_repairs_all_models_in_one_task() -> None:

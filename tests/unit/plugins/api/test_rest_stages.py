@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session
 from tests.unit.plugins.seeded_installation import Seeded, seed_model
 from training.registry.decisions import roll_back
 from training.registry.ledger import Ledger
+from training.registry.orders import find_order
 
 ORDER = {"stage": "champion", "reason": "complaints since Monday"}
 
@@ -33,13 +34,22 @@ def rollback_runs() -> list[DagRun]:
         return list(session.scalars(select(DagRun).where(DagRun.dag_id == "rollback")))
 
 
+def order_of(run: DagRun) -> tuple[str, str, str, str]:
+    """Return model, weights, reason and person of the order that a run carries out."""
+    found = find_order(run.conf["order"])
+    assert found is not None
+    return found.model, found.weights_digest, found.reason, found.ordered_by
+
+
 def test_an_earlier_champion_is_champion_again_by_one_run_of_the_dag_rollback(replaced: Seeded) -> None:
     first, again = (replaced.put("/models/search_ranking/versions/1/stage", ORDER) for _ in range(2))
     assert (first.status_code, first.content) == (202, again.content)
     (run,) = rollback_runs()
     assert first.json()["run"] == f"rollback:{run.run_id}"
     assert (first.json()["is_done"], first.json()["run_state"]) == (False, "queued")
-    assert run.conf == {"model": "search_ranking", "version": "1" * 64, "reason": ORDER["reason"]}
+    # Users of other models may read the runs of this DAG.
+    assert run.conf == {"order": run.run_id.removeprefix("api__")}
+    assert order_of(run) == ("search_ranking", "1" * 64, ORDER["reason"], "bob")
     assert run.triggering_user_name == "bob"
     # The order alone moves nothing: the run does.
     assert replaced.get("/models/search_ranking").json()["champion"]["version"] == "4"
@@ -70,7 +80,8 @@ def test_an_order_whose_run_failed_begins_again_as_the_same_run_by_who_gives_it_
     again = replaced.put(path, {**ORDER, "reason": "still complaints"}, user="olga", role="op")
     assert (again.status_code, again.json()) == (202, first)
     (run,) = rollback_runs()
-    assert (run.state, run.triggering_user_name, run.conf["reason"]) == ("queued", "olga", "still complaints")
+    assert (run.state, run.triggering_user_name) == ("queued", "olga")
+    assert order_of(run)[2:] == ("still complaints", "olga")
     with create_session() as session:
         (task,) = session.merge(run).get_task_instances(session=session)
         assert task.state is None
@@ -113,9 +124,9 @@ def test_an_order_whose_run_has_not_failed_starts_nothing(replaced: Seeded, stat
     replaced.put(path, ORDER)
     (run,) = rollback_runs()
     end_run(run, state)
-    assert replaced.put(path, ORDER, user="olga", role="op").json()["run_state"] == state
+    assert replaced.put(path, {**ORDER, "reason": "other words"}, user="olga", role="op").json()["run_state"] == state
     (run,) = rollback_runs()
-    assert (run.state, run.triggering_user_name) == (state, "bob")
+    assert (run.state, run.triggering_user_name, *order_of(run)[2:]) == (state, "bob", ORDER["reason"], "bob")
 
 
 @pytest.mark.parametrize(("version", "stage"), [("4", "champion"), ("4", "production"), ("1", "archived"), ("2", "archived")])

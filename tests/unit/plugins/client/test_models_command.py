@@ -17,6 +17,7 @@ from tests.unit.plugins.seeded_installation import seed_model
 from training.registry import cli
 from training.registry.decisions import roll_back
 from training.registry.ledger import Ledger
+from training.registry.orders import find_order
 
 MODEL = "search_ranking"
 
@@ -62,7 +63,9 @@ def test_a_rollback_without_a_version_orders_the_champion_before_this_one(
     assert main(["rollback", MODEL, "--reason", "complaints", "--yes"]) == 0
     assert capsys.readouterr().out.endswith("(queued) makes version 1 champion\n")
     (run,) = orders()
-    assert run.conf == {"model": MODEL, "version": "1" * 64, "reason": "complaints"}
+    order = find_order(run.conf["order"])
+    assert order is not None
+    assert (order.model, order.weights_digest, order.reason) == (MODEL, "1" * 64, "complaints")
     assert run.triggering_user_name == "olga"
 
 

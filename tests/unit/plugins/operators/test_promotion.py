@@ -25,6 +25,7 @@ from nightshift.work import Work
 from training.contracts import ContractError, RunIdentity, StageResult, sha256_hex
 from training.registry.decisions import record_candidate
 from training.registry.ledger import AliasHolder, Entry, Ledger
+from training.registry.orders import Order, place
 from training.runtime.provenance import CHECKOUT
 from training.spec import freeze, load_spec, resolve_uris
 from training.spec.models import Alerts
@@ -195,31 +196,48 @@ def candidate(ledger: Ledger, number: int, outcome: str = "accepted", **more: An
     return record_candidate(ledger, holder, model=MODEL, outcome=outcome, reasons=[], evidence=evidence, decided_by="night")
 
 
-def rollback_context(version: str | None = None, run_id: str = "r1", day: int = 1) -> Any:
-    run = SimpleNamespace(dag_id="rollback", run_id=run_id, run_after=datetime(2026, 2, day, tzinfo=UTC), triggering_user_name="ann")
-    return {"dag_run": run, "params": {"model": MODEL, "version": version, "reason": "complaints"}}
+def ordered(ledger: Ledger, number: int, reason: str = "complaints") -> Any:
+    """Return the context of a run that carries out an order about version `number`, given now."""
+    revision = ledger.standing(MODEL).revision
+    order = Order(model=MODEL, weights_digest=f"w{number}", revision=revision, reason=reason, ordered_by="ann")
+    return {"dag_run": SimpleNamespace(dag_id="rollback", run_id="r1"), "params": {"order": place(order, ledger.database_url)}}
 
 
-def test_a_rollback_is_the_triggers_and_happens_once_per_run(ledger: Ledger) -> None:
+def test_a_rollback_is_that_of_its_order_and_happens_once(ledger: Ledger) -> None:
     for number in (1, 2, 3):
         candidate(ledger, number)
-    first = RollbackOperator(task_id="rollback").decision(rollback_context())
-    again = RollbackOperator(task_id="rollback").decision(rollback_context())
+    context = ordered(ledger, 2)
+    first, again = (RollbackOperator(task_id="rollback").decision(context) for _ in range(2))
     assert first.key == again.key
     assert (first.decided_by, first.version, first.reasons[0]["words"]) == ("ann", "2", "from version 3: complaints")
     champion = ledger.standing(MODEL).champion
     assert champion is not None
     assert champion.version == "2"
-    # A run that was deleted, and triggered again by the same id, is another order.
-    assert RollbackOperator(task_id="rollback").decision(rollback_context(day=2)).version == "1"
+    # The same words once the model has moved are another order, also where Airflow gives its run an earlier one's id.
+    assert RollbackOperator(task_id="rollback").decision(ordered(ledger, 1)).version == "1"
 
 
-def test_a_rollback_to_nowhere_is_an_error_that_is_not_tried_again(ledger: Ledger) -> None:
+def test_an_order_about_a_standing_that_has_moved_since_is_not_carried_out(ledger: Ledger) -> None:
     candidate(ledger, 1)
-    with pytest.raises(AirflowFailException, match="had no champion before this one"):
-        RollbackOperator(task_id="rollback").decision(rollback_context())
-    with pytest.raises(AirflowFailException, match=r"has no version '9'.*known: 1"):
-        RollbackOperator(task_id="rollback").decision(rollback_context("9"))
+    candidate(ledger, 2)
+    context = ordered(ledger, 1)
+    candidate(ledger, 3)
+    with pytest.raises(AirflowFailException, match=r"promotion\.conflict"):
+        RollbackOperator(task_id="rollback").decision(context)
+
+
+@pytest.mark.parametrize(("number", "words"), [(9, "has no version 'w9'.*known: 1"), (1, "is the champion of search_ranking already")])
+def test_a_rollback_to_nowhere_is_an_error_that_is_not_tried_again(ledger: Ledger, number: int, words: str) -> None:
+    candidate(ledger, 1)
+    with pytest.raises(AirflowFailException, match=words):
+        RollbackOperator(task_id="rollback").decision(ordered(ledger, number))
+
+
+def test_a_run_without_an_order_rolls_nothing_back(ledger: Ledger) -> None:
+    candidate(ledger, 1)
+    context: Any = {"params": {"order": "0" * 32}}
+    with pytest.raises(AirflowFailException, match=r"\[rollback\.order\] there is no order '0+': `nightshift rollback"):
+        RollbackOperator(task_id="rollback").decision(context)
 
 
 def test_a_rollback_tells_those_whom_the_pipeline_tells(ledger: Ledger) -> None:

@@ -283,7 +283,7 @@ def test_candidate_measured_before_the_first_champion_requests_no_approval_later
 def test_a_question_does_not_wait_for_mlflow_and_a_promotion_does(
     bench: EvaluateBench, models: dict[str, StageResult], ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def away(ledger: Ledger, model: str, **_options: object) -> None:
+    def away(*_: Any, **_options: Any) -> None:
         raise UnavailableError("mlflow.unavailable", "MLflow is away")
 
     asks = {"promote: {model: orders}": "promote: {model: orders, approval: required}"}

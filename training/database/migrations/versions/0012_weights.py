@@ -1,4 +1,4 @@
-"""Decisions are about weights, by their digest; where MLflow has them now is a table of its own, as are findings about its aliases."""
+"""Decisions are about weights, by their digest. New: where MLflow has them now, findings about its aliases, orders to roll back."""
 
 from __future__ import annotations
 
@@ -106,6 +106,16 @@ def _create_tables() -> None:
         sa.Column("first_seen_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("ended_at", sa.DateTime(timezone=True)),
         sa.Column("announced_at", sa.DateTime(timezone=True)),
+    )
+    op.create_table(
+        "rollback_order",
+        sa.Column("order_id", sa.String(32), primary_key=True),
+        sa.Column("model", sa.String(63), nullable=False),
+        sa.Column("weights_digest", sa.String(64), nullable=False),
+        sa.Column("revision", sa.BigInteger, nullable=False),
+        sa.Column("reason", sa.Text, nullable=False),
+        sa.Column("ordered_by", sa.String(512), nullable=False),
+        sa.Column("ordered_at", sa.DateTime(timezone=True), nullable=False),
     )
 
 
