@@ -30,6 +30,7 @@ from training.registry.findings import Findings
 from training.registry.history_table import history_lines
 from training.registry.ledger import AliasHolder, Ledger, ModelAliases
 from training.runtime.lazy_imports import MLFLOW_DEFERRED, MLFLOW_OPTIONAL, lean_imports
+from training.spec.types import free_text_fault
 from training.store import Store
 
 COMMANDS: Final = ("show", "rollback", "check")
@@ -102,6 +103,8 @@ def _show(ledger: Ledger, options: argparse.Namespace) -> int:
 def _rollback(ledger: Ledger, options: argparse.Namespace) -> int:
     if not options.reason.strip():
         raise DeniedError("rollback.reason", "--reason is empty", hint="say why, for those who read the ledger a year later")
+    if fault := free_text_fault(options.reason):
+        raise DeniedError("rollback.reason", f"--reason {fault}", hint="write it without the character")
     standing = ledger.standing(options.model)
     to, expected = options.to, None
     if not options.yes:

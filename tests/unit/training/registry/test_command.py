@@ -272,3 +272,18 @@ def test_help_names_every_command_and_the_exit_codes(capsys: pytest.CaptureFixtu
     assert caught.value.code == 0
     out = capsys.readouterr().out
     assert all(word in out for word in ("show MODEL", "rollback MODEL", "check [MODEL]", "Exit codes", "74", "77"))
+
+
+@pytest.mark.parametrize(("reason", "words"), [(" ", "is empty"), ("fine\x1b[31m", "U+001B at position 5")])
+def test_a_rollback_without_words_that_people_can_read_is_refused(
+    ledger: Ledger, capsys: pytest.CaptureFixture[str], reason: str, words: str
+) -> None:
+    decide_on(ledger, 1)
+    decide_on(ledger, 2)
+    assert main(["rollback", "m", "--reason", reason, "--yes"]) == ExitCode.DENIED
+    error = capsys.readouterr().err
+    assert error.startswith("error: [rollback.reason]")
+    assert words in error
+        "has the character ", ""
+    )
+    assert seats(ledger) == ("2", None)
