@@ -7,6 +7,8 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
@@ -17,6 +19,7 @@ import mlflow
 import pytest
 from mlflow.exceptions import MlflowException
 
+from tests.integration.installation import free_ports
 from training.contracts import sha256_hex
 from training.errors import DeniedError, NightshiftError
 from training.registry.decisions import answer_request, former_champions, record_candidate, roll_back, settle_canary
@@ -68,6 +71,39 @@ class Tracking:
         """Change the database behind MLflow's back."""
         with closing(sqlite3.connect(self.path, timeout=30)) as connection, connection:
             connection.execute(statement, values)
+
+
+class ServedTracking(Tracking):
+    """The same behind a server, as installations have it: a restored database is another process."""
+
+    _process: subprocess.Popen[bytes] | None = None
+
+    def begin(self, source: Path) -> None:
+        super().begin(source)
+        self.end()
+        (port,) = free_ports(1)
+        command = [sys.executable, "-m", "mlflow", "server", "--host=127.0.0.1", f"--port={port}", "--workers=1"]
+        self._process = subprocess.Popen([*command, f"--backend-store-uri=sqlite:///{self.path}"], cwd=self._folder)
+        uri = f"http://127.0.0.1:{port}"
+        for name in ("MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI"):
+            self._patch.setenv(name, uri)
+        while not _answers(uri):
+            assert self._process.poll() is None, "MLflow's server ended"
+            time.sleep(0.1)
+
+    def end(self) -> None:
+        """Stop the server."""
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait(60)
+
+
+def _answers(uri: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{uri}/health", timeout=1) as answer:  # noqa: S310 - a server of this test
+            return bool(answer.status == 200)
+    except OSError:
+        return False
 
 
 class History:
@@ -137,6 +173,7 @@ class History:
             client().delete_model_version(MODEL, version.version)
             if self.random.random() < 0.5:
                 client().delete_logged_model(str(version.source).removeprefix("models:/"))
+            self.own_alias = own_alias()
 
     def model_deleted(self) -> None:
         with expected_errors():

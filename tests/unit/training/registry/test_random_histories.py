@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import mlflow
 import pytest
 
 from tests.unit.training.evaluation.test_latency import model_folder
-from tests.unit.training.registry.histories import History, Tracking, played
+from tests.unit.training.registry.histories import History, ServedTracking, Tracking, played
 from training.errors import DataError, StoreError
 from training.registry import restoring
 from training.registry.mlflow_versions import save_model
@@ -22,7 +23,8 @@ pytestmark = pytest.mark.slow
 
 SEED = 20261126
 NUM_STEPS = 12
-NUM_QUICK = 10
+NUM_HISTORIES, NUM_QUICK, NUM_IN_PROCESS = 200, 10, 190
+"""The last ten are played against a server."""
 
 
 @pytest.fixture(scope="session")
@@ -47,13 +49,20 @@ def rebuilt_here(store: Store, model_uri: str, folder: Path, *, inputs: Any) -> 
 
 
 @pytest.fixture
-def history(request: pytest.FixtureRequest, tmp_path: Path, template: Path, monkeypatch: pytest.MonkeyPatch) -> History:
+def history(request: pytest.FixtureRequest, tmp_path: Path, template: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[History]:
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
     monkeypatch.setenv("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(restoring, "rebuilt", rebuilt_here)
     files = {path.name: path.read_bytes() for path in model_folder(tmp_path / "model").iterdir()}
-    return History(f"{SEED} {request.param}", tmp_path, files, Tracking(tmp_path, template, monkeypatch))
+    is_served = request.param >= NUM_IN_PROCESS
+    if is_served:
+        # No wait for jobs, which an installation does not run either; and no patience for a server that the history has replaced.
+        monkeypatch.setenv("MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false")
+    tracking = (ServedTracking if is_served else Tracking)(tmp_path, template, monkeypatch)
+    yield History(f"{SEED} {request.param}", tmp_path, files, tracking)
+    if isinstance(tracking, ServedTracking):
+        tracking.end()
 
 
 @pytest.mark.parametrize("history", range(NUM_QUICK), indirect=True)
@@ -62,7 +71,7 @@ def test_the_weights_behind_the_aliases_are_the_ledgers_after_each_step(history:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("history", range(NUM_QUICK, 190), indirect=True)
+@pytest.mark.parametrize("history", range(NUM_QUICK, NUM_HISTORIES), indirect=True)
 def test_the_weights_behind_the_aliases_are_the_ledgers_in_many_histories(history: History) -> None:
     _play(history)
 
