@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 from fastapi import Path
 
@@ -23,8 +23,14 @@ RunKey = Annotated[
     ),
 ]
 ModelName = Annotated[str, Path(pattern=f"^{NAME_RULE}$", description="The model's name.", examples=["search_ranking"])]
+VERSION_RULE: Final = r"([0-9]{1,9}(\.[0-9]{1,9}\.[0-9]{1,9})?|[0-9a-f]{12,64})"
 VersionName = Annotated[
-    str, Path(pattern=r"^[0-9]{1,9}(\.[0-9]{1,9}\.[0-9]{1,9})?$", description="Number, or semantic version.", examples=["3"])
+    str,
+    Path(
+        pattern=f"^{VERSION_RULE}$",
+        description="Semantic version, first 12 or more digits of the weights' digest, or number in MLflow.",
+        examples=["1.2.0"],
+    ),
 ]
 CheckpointName = Annotated[
     str,

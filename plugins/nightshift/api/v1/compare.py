@@ -7,6 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from nightshift.api.access import Access, Granted
+from nightshift.api.names import VERSION_RULE
 from nightshift.api.problems import responses
 from nightshift.api.routing import ApiRoute
 from nightshift.queries import compare, runs
@@ -18,7 +19,7 @@ from training.spec.types import NAME_RULE
 from training.store import Store
 
 router = APIRouter(route_class=ApiRoute, tags=["models"])
-SUBJECT_RULE = rf"^{NAME_RULE}(@[0-9]{{1,9}}(\.[0-9]{{1,9}}\.[0-9]{{1,9}})?|:{RUN_ID_RULE})$"
+SUBJECT_RULE = rf"^{NAME_RULE}(@{VERSION_RULE}|:{RUN_ID_RULE})$"
 Subject = Annotated[
     str,
     Query(
@@ -29,7 +30,7 @@ Subject = Annotated[
 ]
 
 
-@router.get("/compare", responses=responses(404, 422))
+@router.get("/compare", responses=responses(404, 409, 422))
 def compared(granted: Granted, a: Subject, b: Subject) -> Comparison:
     """Compare two versions or runs: settings, data, code, metrics with the paired interval, slices, cost."""
     settings = Settings.from_environment()

@@ -38,7 +38,7 @@ def model_of(model: ModelName, granted: Granted) -> Model:
     return models.model(_ledger(), model, granted.may_read)
 
 
-@router.get("/models/{model}/versions/{version}", responses=responses(404, 422))
+@router.get("/models/{model}/versions/{version}", responses=responses(404, 409, 422))
 def version_of(model: ModelName, version: VersionName, granted: Granted) -> ModelVersion:
     """Show a version with the decisions about it."""
     return models.version(_ledger(), model, version, granted.may_read)

@@ -25,6 +25,7 @@ from training.database import connect
 from training.database.datasets import deprecate
 from training.engine.checkpoint.catalog import named
 from training.registry.ledger import Ledger
+from training.registry.registered import Registration
 from training.store import Store
 
 RUN = quote(f"search_ranking:{DONE}", safe="")
@@ -64,6 +65,11 @@ def answered() -> None:
     assert ledger.ending_of("search_ranking", request.key) is not None
 
 
+def numbered_again() -> None:
+    """MLflow's registered model was deleted, and version 2 registered again as number 1."""
+    Ledger().note_registration("search_ranking", "2" * 64, Registration(number="1", logged_model="m-2", artifact_digest="f" * 64))
+
+
 READS: dict[str, dict[str, str]] = {
     "/pipelines": {"200": "/pipelines", "422": "/pipelines?limit=0"},
     "/pipelines/{pipeline}": {"200": "/pipelines/search_ranking", "404": "/pipelines/nothing", "422": "/pipelines/%00"},
@@ -95,6 +101,7 @@ READS: dict[str, dict[str, str]] = {
     "/models/{model}/versions/{version}": {
         "200": "/models/search_ranking/versions/1.1.0",
         "404": "/models/search_ranking/versions/9",
+        "409": "/models/search_ranking/versions/1",
         "422": "/models/search_ranking/versions/1_0",
     },
     "/models/{model}/decisions": {
@@ -108,8 +115,9 @@ READS: dict[str, dict[str, str]] = {
         "422": "/models/search_ranking/decisions/1",
     },
     "/compare": {
-        "200": f"/compare?a=search_ranking@1&b={RUN}",
-        "404": "/compare?a=search_ranking@1&b=search_ranking@9",
+        "200": f"/compare?a=search_ranking@1.1.0&b={RUN}",
+        "404": "/compare?a=search_ranking@1.1.0&b=search_ranking@9",
+        "409": "/compare?a=search_ranking@1&b=search_ranking@1.2.0",
         "422": "/compare?a=search_ranking@1",
     },
     "/datasets": {"200": "/datasets", "422": "/datasets?limit=201"},
@@ -199,7 +207,10 @@ WRITES: dict[str, dict[str, Case]] = {
 
 def operations() -> Iterator[tuple[str, dict[str, Case]]]:
     """Yield each operation with its cases by status, 401, 415, 429 and 503 too; those that change the installation come last."""
-    reads = {f"GET {path}": {status: case(found, user=ADA) for status, found in each.items()} for path, each in READS.items()}
+    reads = {
+        f"GET {path}": {status: case(found, user=ADA, before=numbered_again if status == "409" else None) for status, found in each.items()}
+        for path, each in READS.items()
+    }
     for operation, by_status in {**reads, **WRITES}.items():
         path, body, user, _ = by_status["200" if "200" in by_status else "202"]
         found = {**by_status, "401": case(path, body, NOBODY), "429": case(path, body, user), "503": case(path, body, user)}

@@ -16,6 +16,8 @@ from nightshift.settings import Settings
 from tests.unit.plugins.seeded_installation import DONE, NEW, OLD, PIPELINES, Seeded
 from training.data.dataset_versions import register_snapshot
 from training.database import connect
+from training.registry.ledger import Ledger
+from training.registry.registered import Registration
 from training.store import Store
 
 
@@ -96,6 +98,18 @@ def test_models_show_standing_decisions_and_evidence(seeded: Seeded) -> None:
     assert (one["evidence"]["pipeline"], one["reasons"][0]["gate"]) == ("search_ranking", "gain")
     version = seeded.get("/models/search_ranking/versions/1.1.0").json()
     assert (version["version"], version["alias"], len(version["decisions"])) == ("1", "champion", 1)
+    for name in ("1", "1" * 12, "1" * 64):
+        assert seeded.get(f"/models/search_ranking/versions/{name}").json() == version
+
+
+def test_a_number_that_mlflow_gave_twice_is_a_conflict_that_names_both_versions(seeded: Seeded) -> None:
+    # The registered model was deleted, and version 2 registered again as number 1.
+    place = Registration(number="1", logged_model="m-2", artifact_digest="f" * 64)
+    Ledger().note_registration("search_ranking", "2" * 64, place)
+    found = seeded.get("/models/search_ranking/versions/1")
+    assert (found.status_code, found.json()["code"]) == (409, "version.ambiguous")
+    assert "1.1.0 (weights 111111111111), 1.2.0 (weights 222222222222)" in found.json()["detail"]
+    assert seeded.get("/models/search_ranking/versions/1.2.0").json()["version"] == "1"
 
 
 def test_datasets_show_the_newest_version_and_all_versions(seeded: Seeded) -> None:
@@ -151,7 +165,7 @@ def test_what_is_not_there_is_a_problem_with_its_code(seeded: Seeded, path: str,
             "/models/a/versions/-1",
         ),
         *("/runs?limit=0", "/runs?limit=201", "/runs?state=done", "/runs?cursor=%21", "/runs?cursor=YWJj", "/models?cursor=YWJj"),
-        *(f"/models/a/versions/{'9' * 30}", "/datasets/a/versions/zz", "/models/a/decisions/1"),
+        *(f"/models/a/versions/{'9' * 11}", "/datasets/a/versions/zz", "/models/a/decisions/1"),
     ],
 )
 def test_an_odd_name_number_or_cursor_is_invalid(seeded: Seeded, path: str) -> None:
