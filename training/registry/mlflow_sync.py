@@ -131,7 +131,8 @@ def _noted(findings: Findings, model: str, found: AliasFinding, now: datetime) -
 
 def _mended(difference: Difference, standing: ModelAliases, given: Circumstances) -> Circumstances:
     """Set a difference right; return the circumstances of the next look."""
-    logger.info("%s", difference)
+    # Of tags and descriptions only the name: they have people's reasons, and users of other models may read this log.
+    logger.info("%s", difference if difference.what.startswith("alias ") else f"{difference.model}: {difference.what} is set right")
     try:
         with registry_faults():
             _mend(difference)

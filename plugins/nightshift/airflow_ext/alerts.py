@@ -13,7 +13,7 @@ import os
 import time
 import urllib.request
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from http.client import HTTPException
 from typing import Any, Final, Literal
 
@@ -82,14 +82,17 @@ def deadline_missed(context: Mapping[str, object], pipeline: str, deadline: str,
     announce(event, Alerts.model_validate(dict(alerts)))
 
 
-def announce(event: Event, alerts: Alerts) -> bool:
+def announce(event: Event, alerts: Alerts, *, unlogged: Collection[str] = ()) -> bool:
     """Log an event, and send it to the spec's channels if they subscribe to it; return whether one took it.
 
     A failed delivery is logged and fails no task. What was found about MLflow's aliases (`registry`) is sent to every channel.
+
+    Args:
+        unlogged: keys that are sent and not logged, where others may read the log.
     """
     if event["event"] not in (*alerts.on, REGISTRY):
         return False
-    is_taken = send(event, alerts.webhook)
+    is_taken = send(event, alerts.webhook, unlogged=unlogged)
     for channel, deliver in (("Slack", _to_slack), ("e-mail", _by_email)):
         try:
             is_taken = deliver(event, alerts) or is_taken
@@ -99,13 +102,14 @@ def announce(event: Event, alerts: Alerts) -> bool:
     return is_taken
 
 
-def send(event: Event, webhook: str | None) -> bool:
+def send(event: Event, webhook: str | None, *, unlogged: Collection[str] = ()) -> bool:
     """Log an event, and post it; return whether it was taken. With `NIGHTSHIFT_WEBHOOK_SECRET` set, it is signed.
 
     A failed delivery is logged and fails no task.
 
     Args:
         webhook: `${NAME_URI}`, as in the spec: the address itself is a secret of the environment.
+        unlogged: keys that are sent and not logged.
     """
     name = webhook_variable(webhook)
     address = os.environ.get(name, "").strip()
@@ -113,7 +117,7 @@ def send(event: Event, webhook: str | None) -> bool:
         mask_secret(address)
     shown = {key: redacted(value, address) if isinstance(value, str) else value for key, value in event.items()}
     payload = json.dumps(shown, sort_keys=True)
-    logger.warning("alert: %s", payload)
+    logger.warning("alert: %s", json.dumps({key: value for key, value in shown.items() if key not in unlogged}, sort_keys=True))
     if not address:
         return False
     if not address.startswith(("http://", "https://")):

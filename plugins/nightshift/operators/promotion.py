@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from nightshift.airflow_ext.alerts import announce
 from nightshift.airflow_ext.assets import DECISIONS, emit
@@ -34,6 +34,9 @@ EVENTS: Final[Mapping[str, str]] = {
 
 class PromoteOperator(StageOperator):
     """Decides about a run's candidate."""
+
+    unlogged: ClassVar[tuple[str, ...]] = ()
+    """Keys of the alert that this task's log leaves out."""
 
     def __init__(self, *, model: str, alerts: Alerts, stage: str = "promote", **kwargs: Any) -> None:
         super().__init__(stage=stage, **kwargs)
@@ -95,7 +98,7 @@ class PromoteOperator(StageOperator):
             "url": task_url(found.run),
             **({"report": report_url(self.pipeline, self.report_uri)} if self.report_uri else {}),
         }
-        announce(event, self.alerts)
+        announce(event, self.alerts, unlogged=self.unlogged)
 
 
 class FollowOperator(PromoteOperator):
@@ -110,8 +113,14 @@ class FollowOperator(PromoteOperator):
         self._entry = self.decision(context)
         return super().execute(context)
 
+    @waiting_for_database()
+    def resume(self, context: Context, event: dict[str, JsonValue], fingerprint: str) -> dict[str, JsonValue]:
+        # After a deferral it is another process, which finds the same decision in the ledger.
+        self._entry = self.decision(context)
+        return super().resume(context, event, fingerprint)
+
     def resolved(self, context: Context) -> ResolvedRun:
-        evidence = self._evidence(context)
+        evidence = self._evidence()
         return ResolvedRun({"spec_uri": evidence["spec_uri"], "as_of": evidence["as_of"], "force": False})
 
     def work(self, context: Context, resolved: ResolvedRun, settings: Settings, *, nonce: str) -> Work:
@@ -119,12 +128,11 @@ class FollowOperator(PromoteOperator):
         key = fingerprint("promote", spec_part={}, code_version="", inputs={"follow": entry.key})
         return Work(fingerprint=key, inputs={}, parameters={"order": {"kind": "follow", "key": entry.key}})
 
-    def _evidence(self, context: Context) -> JsonObject:
+    def _evidence(self) -> JsonObject:
         """Return the evidence of the decision, or of the newest one before it that says which spec it was made with."""
         from training.registry.ledger import Ledger
 
-        entry = getattr(self, "_entry", None) or self.decision(context)
-        known = itertools.chain([entry], Ledger(Settings.from_environment().database_url).newest_first(self.model))
+        known = itertools.chain([self._entry], Ledger(Settings.from_environment().database_url).newest_first(self.model))
         return next(found.evidence for found in known if "spec_uri" in found.evidence)
 
 

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 class RollbackOperator(FollowOperator):
     """Records the rollback in the ledger, then propagates it to MLflow, assets and alerts."""
 
+    # Users of other models may read this DAG's logs.
+    unlogged = ("reason",)
+
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(model=ROLLBACK, alerts=Alerts(), **kwargs)
 

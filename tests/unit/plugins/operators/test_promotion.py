@@ -11,8 +11,9 @@ import pytest
 from airflow.sdk import Asset
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
+from nightshift.airflow_ext import alerts
 from nightshift.airflow_ext.assets import DECISIONS, model_asset
-from nightshift.operators import promotion
+from nightshift.operators import promotion, rollback
 from nightshift.operators.expiry import ExpireOperator
 from nightshift.operators.promotion import PromoteOperator
 from nightshift.operators.registry_alerts import alerts_of
@@ -47,7 +48,7 @@ class Outlets(defaultdict[Any, Any]):
 @pytest.fixture
 def told(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     events: list[dict[str, Any]] = []
-    monkeypatch.setattr(promotion, "announce", lambda event, alerts: events.append(dict(event)))
+    monkeypatch.setattr(promotion, "announce", lambda event, alerts, unlogged: events.append(dict(event)))
     return events
 
 
@@ -215,6 +216,25 @@ def test_a_rollback_is_that_of_its_order_and_happens_once(ledger: Ledger) -> Non
     assert champion.version == "2"
     # The same words once the model has moved are another order, also where Airflow gives its run an earlier one's id.
     assert RollbackOperator(task_id="rollback").decision(ordered(ledger, 1)).version == "1"
+
+
+def test_the_reason_of_a_rollback_is_in_its_alert_also_after_a_deferral_and_in_no_log(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    candidate(ledger, 1)
+    candidate(ledger, 2)
+    context = {**ordered(ledger, 1), "outlet_events": Outlets()}
+    sent: list[str] = []
+    found = result("rolled_back", "rolled_back")
+    monkeypatch.setattr(rollback, "alerts_of", lambda *_: (MODEL, Alerts(on=("rolled_back",))))
+    monkeypatch.setattr(alerts, "_to_slack", lambda event, _alerts: bool(sent.append(event["reason"])))
+    monkeypatch.setattr(StageOperator, "resume", lambda task, context, event, fingerprint: task.finish(context, found, RUN))
+    RollbackOperator(task_id="rollback").decision(context)
+    # The triggerer starts another process.
+    RollbackOperator(task_id="rollback").resume(context, {}, "f" * 64)
+    assert sent == ["from version 2: complaints"]
+    assert "alert: " in caplog.text
+    assert "complaints" not in caplog.text
 
 
 def test_an_order_about_a_standing_that_has_moved_since_is_not_carried_out(ledger: Ledger) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,20 @@ def test_a_version_carries_the_words_and_the_name_of_its_last_decision(
     assert (found["nightshift.decision"], found["nightshift.decided_by"], found["promoted_by"]) == ("approved", "ada", "ada")
     assert found["nightshift.reasons"] == "gap 0.2 is above 0.1; approved by ada: \N{SNOWMAN} fine"
     assert found["nightshift.weights_digest"] == "w2"
+
+
+def test_the_reason_of_a_rollback_is_in_the_registry_and_not_in_the_log_which_others_may_read(
+    ledger: Ledger, store: Store, registry: mlflow.MlflowClient, model: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    decide_on(ledger, 1, model=model)
+    decide_on(ledger, 2, model=model)
+    roll_back(ledger, model, by="ada", reason="complaints of Acme")
+    with caplog.at_level(logging.INFO):
+        follow(ledger, store, model)
+    assert "complaints of Acme" in tags(registry, model, "1")["nightshift.reasons"]
+    assert f"{model}: alias champion is not there, the ledger says version 1.1.0" in caplog.text
+    assert f"{model}: tag nightshift.reasons of version 1 is set right" in caplog.text
+    assert "Acme" not in caplog.text
 
 
 def test_a_versions_description_has_its_last_decision_and_a_persons_text_stays(
