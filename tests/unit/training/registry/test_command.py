@@ -237,6 +237,19 @@ def test_rollback_without_mlflow_reports_that_it_is_recorded_and_how_to_continue
     assert seats(ledger) == ("1", None)
 
 
+def test_a_rollback_to_a_version_that_mlflow_cannot_serve_is_recorded_and_says_so(
+    ledger: Ledger, registry: mlflow.MlflowClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    decide_on(ledger, 1, model="a_lost_one")
+    decide_on(ledger, 2, model="a_lost_one")
+    assert main(["rollback", "a_lost_one", "--reason", "late", "--yes"]) == ExitCode.DENIED
+    captured = capsys.readouterr()
+    words = "the rollback is recorded, but the champion of a_lost_one, version 1.1.0 (weights w1), is not in MLflow"
+    assert captured.err.startswith(f"error: [registry.version_missing] {words}")
+    assert "MLflow's aliases" not in captured.out
+    assert seats(ledger, "a_lost_one") == ("1", None)
+
+
 @pytest.mark.slow
 def test_a_check_lists_what_differs_and_its_repair_sets_it_right(
     ledger: Ledger, store: Store, registry: mlflow.MlflowClient, model: str, capsys: pytest.CaptureFixture[str]
