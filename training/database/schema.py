@@ -135,7 +135,7 @@ class RegistryFinding(Base):
     model: Mapped[str] = mapped_column(String(63), index=True)
     alias: Mapped[str] = mapped_column(String(32))
     kind: Mapped[str] = mapped_column(String(32))
-    """See `training.registry.findings.KINDS`."""
+    """See `training.registry.findings.Kind`."""
     served: Mapped[str] = mapped_column(String(64))
     """Digest of the weights that the alias served; empty: none, or weights that the ledger does not know."""
     words: Mapped[str] = mapped_column(Text)

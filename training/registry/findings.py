@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, Literal
+from typing import Literal
 
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
@@ -15,7 +15,6 @@ from training.database.schema import RegistryFinding
 from training.registry.ledger_entries import with_zone
 
 Kind = Literal["former_champion", "not_decided", "missing"]
-KINDS: Final[tuple[Kind, ...]] = ("former_champion", "not_decided", "missing")
 """The alias serves an earlier champion, and stays for a day; it served what the ledger never decided, and was set back; the version that
 the ledger names cannot be served."""
 

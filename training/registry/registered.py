@@ -1,7 +1,8 @@
 """Whose weights a version of MLflow's registry has: the store notes it for each logged model that is registered.
 
-A version is ours only if its source is a logged model that the store has a note of. Numbers, tags and names prove nothing: MLflow numbers
-anew after a deletion or a restored database, and its users write tags. Neither MLflow nor SQLAlchemy is imported: operators compare too.
+A version is ours only if its source is a logged model that the store has a note of. Numbers, tags and names prove nothing: MLflow gives a
+number a second time after a deletion or a restored database, and its users write tags. Neither MLflow nor SQLAlchemy is imported: operators
+compare too.
 """
 
 from __future__ import annotations

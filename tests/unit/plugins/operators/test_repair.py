@@ -311,7 +311,7 @@ def test_what_was_found_about_an_alias_is_sent_by_the_settings_of_the_pipeline_w
     quiet: Ledger, started: list[str], execute: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[dict[str, Any]] = []
-    monkeypatch.setattr("nightshift.airflow_ext.alerts.send", lambda event, webhook: sent.append({**event, "to": webhook}) or True)
+    monkeypatch.setattr("nightshift.airflow_ext.alerts.send", lambda event, webhook, **_: sent.append({**event, "to": webhook}) or True)
     assert "registry" not in load_spec(CHECKOUT / "dags" / "pipelines" / "search_ranking.yaml").alerts.on
     decide_on(quiet, 2, "rejected", model="b", evidence={"pipeline": "search_ranking"})
     findings = Findings(quiet.database_url)

@@ -1,6 +1,6 @@
 """Whatever is done to MLflow, the weights behind `champion` and `canary` are the ledger's after the next housekeeping.
 
-`make chaos` plays 200 histories, ten of them against a served MLflow. Those of `make test` have the seeds of the first ones.
+Of 200 histories, `make test` plays the first ten and `make chaos` the others, the last ten against a served MLflow.
 """
 
 from __future__ import annotations
