@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,13 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from tests.databases import new_database
-from tests.unit.training.registry.scenes import decide_on
+from tests.unit.training.registry.scenes import candidate, decide_on
 from training.database import connect
 from training.database.connect import MIGRATIONS
 from training.database.schema import DatasetVersion, LedgerDecision, ModelStanding, ModelVersion
-from training.registry.decisions import answer_request, roll_back, settle_canary
+from training.registry.decisions import answer_request, record_candidate, roll_back, settle_canary
 from training.registry.ledger import Ledger
+from training.registry.registered import Registration
 
 NOW = datetime(2026, 2, 1, tzinfo=UTC)
 VIEWS = (
@@ -105,6 +107,19 @@ def test_the_stage_of_a_version_follows_the_standing_and_its_past(empty_database
         ("m", "5", "canary", "accepted", None),
         ("other", "1", "candidate", "rejected", None),
     ]
+
+
+def test_weights_that_had_the_same_number_are_two_versions_each_with_the_number_that_it_has_now(empty_database: str) -> None:
+    ledger, engine = Ledger(empty_database), connect(empty_database)
+    decide_on(ledger, 1)
+    # The registered model was deleted: MLflow numbers from 1 again.
+    holder = replace(candidate(2), version="1")
+    evidence = {"evaluation_digest": "e2", "weights_digest": "w2", "revision": 1}
+    record_candidate(ledger, holder, model="m", outcome="rejected", reasons=[], evidence=evidence, decided_by="night/2")
+    wanted = "SELECT version, weights_digest, stage FROM bi_model_version ORDER BY weights_digest"
+    assert read(engine, wanted) == [("1", "w1", "champion"), ("1", "w2", "candidate")]
+    ledger.note_registration("m", "w1", Registration(number="2", logged_model="m-1", artifact_digest="a"))
+    assert read(engine, wanted) == [("2", "w1", "champion"), ("1", "w2", "candidate")]
 
 
 def test_stages_agree_with_the_ledger_after_decisions_a_canary_and_a_rollback(empty_database: str) -> None:
