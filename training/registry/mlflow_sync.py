@@ -88,7 +88,7 @@ def follow(
         for difference in wrong:
             given = _mended(difference, standing, given)
             has_written = has_written or difference.what.startswith("alias ")
-    message = f"after {MAX_ROUNDS} rounds MLflow still says otherwise than the ledger: {found[0] if found else 'its standing moves'}"
+    message = f"after {MAX_ROUNDS} rounds MLflow still says otherwise than the ledger: {found[0].what if found else 'its standing moves'}"
     raise UnavailableError("mlflow.unavailable", message, hint="find the other process that sets aliases and tags of this model")
 
 

@@ -132,7 +132,9 @@ class Model(Record):
     champion: Holder | None
     canary: Holder | None
     revision: int = Field(description="How often champion or canary have changed.")
-    awaiting_approval: list[str] = Field(description="Semantic versions with an open request for approval.")
+    awaiting_approval: list[str] = Field(
+        description="Versions with an open request for approval: semantic, else the first 12 digits of the weights' digest."
+    )
 
 
 class Reason(Record):
