@@ -91,6 +91,19 @@ def test_the_reason_of_a_rollback_is_in_the_registry_and_not_in_the_log_which_ot
     assert "Acme" not in caplog.text
 
 
+def test_what_another_process_keeps_setting_back_is_named_and_no_reason_is_quoted(
+    ledger: Ledger, store: Store, registry: mlflow.MlflowClient, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decide_on(ledger, 1, model=model)
+    decide_on(ledger, 2, model=model)
+    roll_back(ledger, model, by="ada", reason="complaints of Acme")
+    monkeypatch.setattr(follow_module, "_mend", lambda difference: None)
+    words = r"after 20 rounds MLflow still says otherwise than the ledger: tag \S+ of version"
+    with pytest.raises(UnavailableError, match=words) as caught:
+        follow(ledger, store, model)
+    assert (caught.value.code, "Acme" in str(caught.value)) == ("mlflow.unavailable", False)
+
+
 def test_a_versions_description_has_its_last_decision_and_a_persons_text_stays(
     ledger: Ledger, store: Store, registry: mlflow.MlflowClient, model: str
 ) -> None:
