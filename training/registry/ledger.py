@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from sqlalchemy import delete, select, update
+from sqlalchemy import delete, func, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
@@ -161,6 +161,13 @@ class Ledger:
                 Pending(number=row.id, model=row.model, is_note=not row.decision_key, since=with_zone(row.created_at), key=row.decision_key)
                 for row in session.scalars(rows)
             ]
+
+    def last_move(self, model: str) -> int:
+        """Return the number, in the outbox, of the last decision that moved the standing; 0: none did."""
+        moves = select(LedgerDecision.decision_key).where(LedgerDecision.model == model, LedgerDecision.revision.is_not(None))
+        asked = select(func.max(RegistryOutbox.id)).where(RegistryOutbox.model == model, RegistryOutbox.decision_key.in_(moves))
+        with database_faults(), Session(self._engine) as session:
+            return session.scalar(asked) or 0
 
     def mark_told(self, numbers: Sequence[int]) -> None:
         """Mark updates as done in MLflow, and delete notes of writers."""

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final
 
 from training.errors import DataError
-from training.registry.decisions import former_champions
+from training.registry.decisions import CHAMPIONS, former_champions
 from training.registry.findings import Finding, Kind
 from training.registry.ledger import AliasHolder, name_of
 from training.registry.ledger_entries import DIGEST_CHARS
@@ -69,7 +69,7 @@ class Circumstances:
     lost: Mapping[str, str]
     """Weights that could not be registered again in this comparison, and why."""
     is_contended: bool = False
-    """This process has set aliases in this comparison, or another one is at it, or died: what is found may be their late work."""
+    """This process has set aliases in this comparison, or another one that began before the last move: what is found may be their work."""
     is_ordered: bool = False
     """A person orders that the aliases are set back."""
 
@@ -89,10 +89,9 @@ def _difference(look: Look, alias: str, given: Circumstances) -> Difference | No
     found = None if number is None else f"version {number} ({_weights(served)})"
     expected = None if holder is None else f"version {name_of(holder)} (weights {holder.weights_digest[:DIGEST_CHARS]})"
     difference = Difference(model=look.model, what=f"alias {alias}", found=found, expected=expected, mend=_setter(look, alias, holder))
-    if holder is not None and served == holder.weights_digest:
-        # Another version of the same weights.
-        return difference
-    finding = None if number is None or served is None else _moved_by_hand(look, alias, number, served, holder, given)
+    # Else late or lost: no such version, or another one of the same weights, whose logged model may be gone.
+    is_other = number is not None and served is not None and (holder is None or served != holder.weights_digest)
+    finding = _moved_by_hand(look, alias, str(number), str(served), holder, given) if is_other else None
     if finding is not None and finding.kind == "former_champion" and not given.is_ordered:
         first_seen = next((known.first_seen_at for known in given.findings if _is_same(known, finding)), given.now)
         if given.now < first_seen + KEPT:
@@ -107,9 +106,8 @@ def _moved_by_hand(
     look: Look, alias: str, number: str, served: str, holder: AliasHolder | None, given: Circumstances
 ) -> AliasFinding | None:
     """Return the finding about an alias that serves other weights than the ledger says; None where MLflow is only late."""
-    standing = look.standing
     is_known = any((known.alias, known.served) == (alias, served) for known in given.findings)
-    is_late = standing.mirrored_revision < standing.revision or (given.is_contended and not is_known)
+    is_late = _has_moved(look, alias) or (given.is_contended and not is_known)
     was_champion = served in former_champions(look.history)
     if is_late and (was_champion or served in {entry.weights_digest for entry in look.history if entry.action == "canary"}):
         return None
@@ -124,6 +122,12 @@ def _moved_by_hand(
         return AliasFinding(alias=alias, kind="former_champion", served=served, words=words)
     words = f"{now}, which the ledger never made {alias}; the ledger says {ledger}, and it is set back (`{back}` does the same)"
     return AliasFinding(alias=alias, kind="not_decided", served=served, words=words)
+
+
+def _has_moved(look: Look, alias: str) -> bool:
+    """Return whether the ledger has decided about the alias since MLflow last agreed: a canary's decision says nothing of the champion."""
+    moves = [entry for entry in look.history if entry.revision is not None and entry.revision > look.standing.mirrored_revision]
+    return any(alias == "canary" or entry.action in CHAMPIONS for entry in moves)
 
 
 def _unserved(look: Look, alias: str, number: str | None, holder: AliasHolder, difference: Difference, why: str) -> Difference:

@@ -67,10 +67,11 @@ def follow(
     given = Circumstances(now=now(), findings=[], lost={}, is_ordered=is_ordered)
     has_written = False
     for _ in range(MAX_ROUNDS):
-        pending = ledger.pending(model)
+        pending, moved = ledger.pending(model), ledger.last_move(model)
         # All that were seen: a faster writer may have marked some since, and this one may just have written something older over its work.
         seen |= {entry.number: entry for entry in pending}
-        others = any(entry.is_note and entry.number != note for entry in pending)
+        # Who began after the last move, dead or alive, can have set nothing older.
+        others = any(entry.is_note and entry.number != note and entry.number < moved for entry in pending)
         given = replace(given, findings=findings.open(model), is_contended=has_written or others)
         found, standing = _compared(ledger, store, model, given, pending=None if whole else list(seen.values()))
         if ledger.standing(model).revision != standing.revision:
@@ -79,8 +80,8 @@ def follow(
         wrong = [difference for difference in found if difference.mend is not None]
         if not wrong:
             findings.end(model, now=given.now, but=kept)
-            if not kept:
-                ledger.note_mirrored(model, standing.revision)
+            # What is kept is said of this revision, too: an alias that is moved later was moved by another hand.
+            ledger.note_mirrored(model, standing.revision)
             # Other writers' notes are theirs to take away, unless they are long dead.
             abandoned = datetime.now(UTC) - ABANDONED_AFTER
             ledger.mark_told([entry.number for entry in pending if not entry.is_note or entry.number == note or entry.since < abandoned])

@@ -11,7 +11,7 @@ import pytest
 from tests.unit.training.registry.registered import registered
 from tests.unit.training.registry.scenes import decide_on
 from training.errors import DeniedError
-from training.registry.decisions import find_version, roll_back
+from training.registry.decisions import find_version, roll_back, settle_canary
 from training.registry.findings import Finding, Findings
 from training.registry.ledger import Ledger
 from training.registry.mlflow_retention import forget
@@ -93,6 +93,42 @@ def test_a_promotion_ends_the_day_of_a_former_champion(scene: Scene) -> None:
     decide_on(scene.ledger, 4, model=scene.model)
     scene.follow(whole=False)
     assert (scene.alias(), scene.open()) == ("4", [])
+
+
+def test_a_canary_neither_made_nor_ended_takes_the_day_of_a_former_champion(scene: Scene) -> None:
+    scene.move(1)
+    scene.follow()
+    decide_on(scene.ledger, 4, model=scene.model, canary=True)
+    scene.follow(NOON + timedelta(hours=1), whole=False)
+    assert (scene.alias(), scene.alias("canary"), scene.kinds()) == ("1", "4", [("champion", "former_champion", "w1")])
+    settle_canary(scene.ledger, scene.ledger.standing(scene.model), "rolled_back", reasons=[], evidence={}, decided_by="canary")
+    scene.follow(NOON + timedelta(hours=2), whole=False)
+    assert (scene.alias(), scene.alias("canary"), scene.kinds()) == ("1", None, [("champion", "former_champion", "w1")])
+    # And what is moved while that one is open was moved by a hand, not late.
+    scene.move(4, "canary")
+    scene.follow(NOON + timedelta(hours=3))
+    assert (scene.alias("canary"), scene.kinds()[1:]) == (None, [("canary", "not_decided", "w4")])
+
+
+def test_a_process_that_died_after_the_last_move_hides_no_moved_alias(scene: Scene) -> None:
+    scene.ledger.add_note(scene.model)
+    scene.move(1)
+    scene.follow()
+    assert (scene.alias(), scene.kinds()) == ("1", [("champion", "former_champion", "w1")])
+
+
+def test_the_late_write_of_a_process_that_began_before_the_last_move_is_set_right(scene: Scene) -> None:
+    decide_on(scene.ledger, 4, model=scene.model)
+    late = scene.ledger.add_note(scene.model)
+    decide_on(scene.ledger, 5, model=scene.model)
+    scene.follow()
+    scene.move(4)
+    scene.follow()
+    assert (scene.alias(), scene.kinds()) == ("5", [])
+    scene.ledger.mark_told([late])
+    scene.move(4)
+    scene.follow()
+    assert (scene.alias(), scene.kinds()) == ("4", [("champion", "former_champion", "w4")])
 
 
 def test_a_rollback_records_what_a_person_did(scene: Scene) -> None:
