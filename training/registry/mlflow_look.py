@@ -9,7 +9,7 @@ import mlflow
 from mlflow.exceptions import MlflowException
 
 from training.registry.ledger import Entry, Ledger
-from training.registry.mlflow_versions import GONE, WEIGHTS_TAG, version_at
+from training.registry.mlflow_versions import GONE, WEIGHTS_TAG, has_logged_model, version_at
 from training.registry.registered import SCHEME, Registration, noted, registration_of
 from training.registry.restoring import found_again
 from training.store import Store
@@ -47,12 +47,14 @@ class Look:
         return self._versions.get(number)
 
     def weights_at(self, number: str) -> str | None:
-        """Return the digest of the weights that a version serves: empty where it is not ours, None where there is no such version."""
+        """Return the digest of the weights that a version serves: empty where it is not ours, None where there is nothing to load."""
         version = self.version(number)
         if version is None:
             return None
         facts = noted(self.store, version.source)
-        return "" if facts is None else facts.weights_digest
+        if facts is None:
+            return ""
+        return facts.weights_digest if has_logged_model(self.client, version) else None
 
     def registration(self, weights_digest: str) -> Registration | None:
         """Return where MLflow has these weights, None where it does not have them. The ledger notes a place that is new."""
@@ -90,7 +92,7 @@ class Look:
         tagged = [version for version in self._versions.values() if version and version.tags.get(WEIGHTS_TAG) == weights_digest]
         for version in sorted(tagged, key=lambda version: int(version.version)):
             facts = noted(self.store, version.source)
-            if facts is not None and facts.weights_digest == weights_digest:
+            if facts is not None and facts.weights_digest == weights_digest and has_logged_model(self.client, version):
                 return registration_of(version.version, version.source, facts)
         return None
 

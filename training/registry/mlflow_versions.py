@@ -175,16 +175,17 @@ def make_version(
 
 
 def find_registered(store: Store, client: Any, model: str, weights: str) -> Registration | None:
-    """Return the oldest version of these weights; younger ones, of attempts at the same time or of one that died, go.
+    """Return the oldest version of these weights that can be loaded; others, of attempts at the same time or of one that died, go.
 
     The tag finds them, the store's note of the source proves them: users may write tags. MLflow numbers versions one by one, so a reader
     that sees a version sees all older ones: the oldest is the same for everybody. A version that an alias names stays.
     """
     tagged = client.search_model_versions(f"name = '{model}' and tags.`{WEIGHTS_TAG}` = '{weights}'")
     ours = [(version, facts) for version in tagged if (facts := noted(store, version.source)) and facts.weights_digest == weights]
-    if not ours:
+    loadable = [found for found in ours if has_logged_model(client, found[0])]
+    if not loadable:
         return None
-    oldest, facts = min(ours, key=lambda found: int(found[0].version))
+    oldest, facts = min(loadable, key=lambda found: int(found[0].version))
     copies = [str(version.version) for version, _ in ours if version.source != oldest.source]
     named = {str(number) for number in client.get_registered_model(model).aliases.values()} if copies else set()
     for number in copies:
@@ -205,7 +206,18 @@ def verified(store: Store, client: Any, model: str, weights: str, hint: Registra
     if version is None or str(version.source) != f"{SCHEME}{hint.logged_model}":
         return None
     facts = noted(store, version.source)
-    return version if facts is not None and facts.weights_digest == weights else None
+    return version if facts is not None and facts.weights_digest == weights and has_logged_model(client, version) else None
+
+
+def has_logged_model(client: Any, version: Any) -> bool:
+    """Return whether the logged model that a version of ours names still exists. MLflow deletes it by itself, and `mlflow gc` does."""
+    try:
+        client.get_logged_model(str(version.source).removeprefix(SCHEME))
+    except MlflowException as err:
+        if err.error_code not in GONE:
+            raise
+        return False
+    return True
 
 
 def version_at(client: Any, model: str, number: str) -> Any | None:

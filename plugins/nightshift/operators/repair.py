@@ -203,6 +203,8 @@ def other_aliases(mlflow_uri: str, ledger: Ledger, store: Store, model: str) -> 
                 facts = noted(store, source)
                 if model_id_of(source) != place.logged_model or facts is None or facts.weights_digest != holder.weights_digest:
                     return f"version {number} of {model}, the {alias}, has other weights than the ledger says"
+                if _get(mlflow_uri, f"logged-models/{place.logged_model}") is None:
+                    return f"MLflow has lost the logged model of version {number} of {model}, the {alias}"
     except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError, AttributeError) as err:
         return f"the aliases of {model} cannot be read here ({type(err).__name__})"
     return ""

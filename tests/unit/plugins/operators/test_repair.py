@@ -40,14 +40,18 @@ class Registry(BaseHTTPRequestHandler):
     aliases: ClassVar[dict[str, dict[str, str]]] = {}
     sources: ClassVar[dict[str, str]] = {}
     """`<model>/<number>` to the source of the version."""
+    deleted: ClassVar[set[str]] = set()
+    """Ids of logged models that are deleted."""
     account = "Basic YWRtaW46c2VjcmV0"
 
     def do_GET(self) -> None:
         asked = {key: values[0] for key, values in parse_qs(urlsplit(self.path).query).items()}
-        name = asked["name"]
+        name = asked.get("name", "")
         source = self.sources.get(f"{name}/{asked.get('version')}")
         if self.headers["Authorization"] != self.account:
             status, body = 401, {"error_code": "UNAUTHENTICATED"}
+        elif "/logged-models/" in self.path and (model := urlsplit(self.path).path.rpartition("/")[2]) not in self.deleted:
+            status, body = 200, {"model": {"info": {"model_id": model}}}
         elif name not in self.aliases or ("version" in asked and source is None):
             status, body = 404, {"error_code": "RESOURCE_DOES_NOT_EXIST"}
         elif source is not None:
@@ -71,6 +75,7 @@ def registry(installation: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[di
     thread.start()
     monkeypatch.setattr(Registry, "aliases", {})
     monkeypatch.setattr(Registry, "sources", {})
+    monkeypatch.setattr(Registry, "deleted", set())
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{server.server_port}")
     monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "admin")
     monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "secret")
@@ -161,6 +166,10 @@ def other_note(ledger: Ledger, store: Store, registry: dict[str, dict[str, str]]
     note(store, logged, Noted(weights_digest="w2", artifact_digest="f" * 64))
 
 
+def lost_model(ledger: Ledger, store: Store, registry: dict[str, dict[str, str]], patch: pytest.MonkeyPatch) -> None:
+    Registry.deleted.add("m-" + "b" * 32)
+
+
 def alert(ledger: Ledger, store: Store, registry: dict[str, dict[str, str]], patch: pytest.MonkeyPatch) -> None:
     findings = Findings(ledger.database_url)
     findings.see("b", "champion", "former_champion", served="w2", words="it serves w2", now=datetime.now(UTC))
@@ -197,6 +206,7 @@ def no_http(ledger: Ledger, store: Store, registry: dict[str, dict[str, str]], p
         (lost_alias, "the alias champion of a names version None, expected 1"),
         (numbered_again, "version 1 of b, the champion, has other weights than the ledger says"),
         (other_note, "version 1 of b, the champion, has other weights than the ledger says"),
+        (lost_model, "MLflow has lost the logged model of version 1 of b, the champion"),
         (alert, "an alert is due: it serves w2"),
         (account, "cannot be read here"),
         (interval, "retention every"),

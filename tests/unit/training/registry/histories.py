@@ -175,6 +175,12 @@ class History:
                 client().delete_logged_model(str(version.source).removeprefix("models:/"))
             self.own_alias = own_alias()
 
+    def logged_model_deleted(self) -> None:
+        """The version stays, and the alias on it: neither can be loaded."""
+        if (version := self._any_version()) is not None:
+            with expected_errors():
+                client().delete_logged_model(str(version.source).removeprefix("models:/"))
+
     def model_deleted(self) -> None:
         with expected_errors():
             client().delete_registered_model(MODEL)
@@ -304,6 +310,7 @@ STEPS: Final[dict[Callable[[History], None], int]] = {
     History.back: 2,
     History.race: 1,
     History.version_deleted: 3,
+    History.logged_model_deleted: 2,
     History.model_deleted: 2,
     History.restored: 3,
     History.other_server: 2,

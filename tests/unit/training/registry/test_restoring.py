@@ -120,6 +120,21 @@ def test_a_model_whose_files_are_gone_too_is_made_from_the_store_with_the_types_
     assert differences(scene.ledger, scene.store, scene.model) == []
 
 
+def test_a_version_whose_logged_model_was_deleted_alone_is_made_again_and_the_broken_one_goes(scene: Scene) -> None:
+    scene.client.delete_logged_model(scene.source().removeprefix("models:/"))
+    # MLflow still has the version and the alias, and loads neither.
+    assert scene.alias() == scene.champion
+    (listed,) = differences(scene.ledger, scene.store, scene.model)
+    assert listed.what == "alias champion"
+    scene.follow()
+    assert (scene.weights(), scene.alias() == scene.champion, scene.kinds()) == ("w1", False, [])
+    assert scene.load().predict(ROWS).tolist() == scene.scores
+    scene.follow()
+    assert differences(scene.ledger, scene.store, scene.model) == []
+    # Nor does a candidate of the same weights get it.
+    assert scene.night(1, "accepted") == scene.alias()
+
+
 def test_a_logged_model_with_another_file_is_not_registered_again(scene: Scene, tmp_path: Path) -> None:
     source = scene.source()
     (changed,) = (path for path in (tmp_path / "artifacts").rglob("weights.ubj") if path.is_file())
