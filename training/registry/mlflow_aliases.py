@@ -159,7 +159,7 @@ def _seat(look: Look, alias: str, holder: AliasHolder) -> None:
         deleted = next((entry.deleted_at for entry in reversed(look.history) if entry.weights_digest == holder.weights_digest), None)
         if deleted is not None:
             raise DataError("registry.rebuild", f"retention deleted the weights on {deleted:%Y-%m-%d}")
-        origin = origin_of(look.ledger, look.model, holder.weights_digest)
+        origin = origin_of(look.ledger, look.model, holder)
         place = registered_again(look.store, look.client, look.model, origin, look.hints.get(holder.weights_digest))
         look.note(holder.weights_digest, place)
     look.client.set_registered_model_alias(look.model, alias, place.number)

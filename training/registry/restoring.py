@@ -13,8 +13,7 @@ import mlflow
 from mlflow.exceptions import MlflowException
 
 from training.errors import DataError
-from training.registry.decisions import HOLDER, with_evidence
-from training.registry.ledger import Ledger
+from training.registry.ledger import AliasHolder, Ledger
 from training.registry.mlflow_schema import output_columns
 from training.registry.mlflow_versions import GONE, find_registered, log_model, make_version, registry_faults, run_here, verified
 from training.registry.model_files import CLIENT_FILE, check_files
@@ -40,13 +39,13 @@ class Origin:
     output: str
 
     @classmethod
-    def of(cls, weights_digest: str, evidence: Mapping[str, Any]) -> Origin:
+    def of(cls, weights_digest: str, evidence: Mapping[str, Any], *, model_uri: str) -> Origin:
         """Return the origin that the evidence of a decision names."""
         made = evidence.get("output_schema") or {}
         task, label = str(made.get("task", "")), str(made.get("label", ""))
         return cls(
             weights_digest=weights_digest,
-            model_uri=str(evidence.get("model_uri") or (evidence.get(HOLDER) or {}).get("model_uri")),
+            model_uri=model_uri,
             run_id=evidence.get("mlflow_run_id"),
             pipeline=str(evidence.get("pipeline", "")),
             as_of=str(evidence.get("as_of", "")),
@@ -61,12 +60,12 @@ class Origin:
         return {"nightshift.pipeline": self.pipeline, "nightshift.as_of": self.as_of, "nightshift.model": model}
 
 
-def origin_of(ledger: Ledger, model: str, weights_digest: str) -> Origin:
-    """Return the origin of weights that something was decided about: by the newest decision on an evaluation of theirs."""
-    about = [entry for entry in reversed(ledger.outline(model)) if entry.weights_digest == weights_digest]
-    evidence = (with_evidence(ledger, entry).evidence for entry in about)
-    first = next(evidence)
-    return Origin.of(weights_digest, next((found for found in (first, *evidence) if "input_schema" in found), first))
+def origin_of(ledger: Ledger, model: str, holder: AliasHolder) -> Origin:
+    """Return the origin of an alias's weights: by the decision on its own evaluation. The same weights may have come with other transforms,
+    and been rejected.
+    """
+    decided = ledger.decision(model, holder.decision_key)
+    return Origin.of(holder.weights_digest, {} if decided is None else decided.evidence, model_uri=holder.model_uri)
 
 
 def registration_now(store: Store, model: str, origin: Origin, hint: Registration | None) -> Registration:

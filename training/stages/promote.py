@@ -125,7 +125,7 @@ def _candidate(context: StageContext, ledger: Ledger, order: Mapping[str, str]) 
         "overrides": request.parameters.get("overrides", {}),
         **({"registered": model.meta["registered"]} if "registered" in model.meta else {}),
     }
-    place = _registration(context, ledger, Origin.of(weights, evidence), record)
+    place = _registration(context, ledger, Origin.of(weights, evidence, model_uri=request.inputs["model"]), record)
     holder = AliasHolder(
         version=place.number,
         semantic_version=semantic_version(spec.promote.model, weights, recipe),

@@ -366,7 +366,7 @@ def promote(
         "as_of": "2026-01-01T00:00:00+00:00",
     }
     hint = ledger.registrations(MODEL).get(weights)
-    place = registration_now(store, MODEL, Origin.of(weights, evidence), hint)
+    place = registration_now(store, MODEL, Origin.of(weights, evidence, model_uri=uri), hint)
     ledger.note_registration(MODEL, weights, place)
     holder = AliasHolder(
         version=place.number,

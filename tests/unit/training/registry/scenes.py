@@ -41,9 +41,10 @@ def decide_on(
 ) -> Entry:
     """Record a decision about version `number`, measured against the present standing, or that of `revision`."""
     measured = ledger.standing(model).revision if revision is None else revision
+    holder = replace(candidate(number), model_uri=(evidence or {}).get("model_uri", candidate(number).model_uri))
     return record_candidate(
         ledger,
-        candidate(number) if as_of is None else replace(candidate(number), as_of=as_of),
+        holder if as_of is None else replace(holder, as_of=as_of),
         model=model,
         outcome=outcome,
         reasons=reasons or (ASKING if outcome == "needs_approval" else FINE),

@@ -14,6 +14,7 @@ from tests.unit.training.evaluation.test_latency import model_folder
 from tests.unit.training.registry.scenes import decide_on
 from training.errors import DataError
 from training.registry import restoring
+from training.registry.decisions import find_version, holder_of
 from training.registry.findings import Findings
 from training.registry.ledger import Ledger
 from training.registry.mlflow_schema import ModelSchema
@@ -21,6 +22,7 @@ from training.registry.mlflow_sync import differences, follow
 from training.registry.mlflow_versions import register_candidate
 from training.registry.rebuild import rebuilt
 from training.registry.registered import noted
+from training.registry.restoring import origin_of
 from training.registry.serving import load_verified
 from training.store import Store
 
@@ -157,6 +159,21 @@ def test_a_server_without_the_run_and_the_experiment_gets_the_model_without_them
     assert scene.weights() == "w2"
     assert not scene.client.get_model_version_by_alias(scene.model, "champion").run_id
     assert scene.load().predict(ROWS).tolist() == scene.scores
+
+
+def test_the_same_weights_with_other_transforms_that_were_rejected_are_neither_made_again_nor_gone_back_to(scene: Scene) -> None:
+    champion = scene.uri
+    changed = {**scene.files, "transforms.json": scene.files["transforms.json"] + b" "}
+    uri, _ = scene.store.manifests.put_files("model", changed, {"weights_digest": "w1"})
+    named = {"model_uri": uri, "input_schema": {"other": "double"}, "pipeline": scene.model, "evaluation_digest": "other"}
+    decide_on(scene.ledger, 1, "rejected", model=scene.model, evidence=named)
+    origin = origin_of(scene.ledger, scene.model, holder_of(scene.ledger.history(scene.model)[0]))
+    assert (origin.model_uri, origin.inputs) == (champion, {"value": "double"})
+    lose(scene)
+    scene.follow()
+    folder = mlflow.artifacts.download_artifacts(f"models:/{scene.model}@champion")
+    assert (Path(folder) / "data" / "data" / "transforms.json").read_bytes() == scene.files["transforms.json"]
+    assert find_version(scene.ledger, scene.ledger.outline(scene.model), "1.1.0", scene.model).model_uri == champion
 
 
 def lose(scene: Scene) -> None:
