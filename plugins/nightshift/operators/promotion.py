@@ -125,7 +125,9 @@ class FollowOperator(PromoteOperator):
 
     def work(self, context: Context, resolved: ResolvedRun, settings: Settings, *, nonce: str) -> Work:
         entry = self._entry
-        key = fingerprint("promote", spec_part={}, code_version="", inputs={"follow": entry.key})
+        # With the time: a restored ledger may take the same order once more, which MLflow has to follow once more.
+        decided_at = f"{entry.decided_at.timestamp():.6f}"
+        key = fingerprint("promote", spec_part={}, code_version="", inputs={"follow": entry.key, "decided_at": decided_at})
         return Work(fingerprint=key, inputs={}, parameters={"order": {"kind": "follow", "key": entry.key}})
 
     def _evidence(self) -> JsonObject:

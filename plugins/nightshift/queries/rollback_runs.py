@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from airflow.api.common.trigger_dag import trigger_dag
 from airflow.exceptions import DagNotFound, DagRunAlreadyExists
@@ -20,9 +20,12 @@ from training.errors import DeniedError
 from training.registry.orders import Order, place
 from training.spec.rules.names import ROLLBACK
 
+OVER: Final = (DagRunState.FAILED, DagRunState.SUCCESS)
+"""An order names the revision that it moves. Where the standing still has it, a run that succeeded moved a ledger that is no more."""
+
 
 def start_rollback(run_id: str, order: Order) -> RunState:
-    """Queue a run of the DAG `rollback`, or find the one that has this id; return its state. One that failed is queued again.
+    """Queue a run of the DAG `rollback`, or find the one that has this id; return its state. One that is over is queued again.
 
     The run has the order's id alone: users of other models may read the runs of this DAG, and start it.
 
@@ -33,7 +36,7 @@ def start_rollback(run_id: str, order: Order) -> RunState:
         UnavailableError: `airflow.database`, `database.unavailable`.
     """
     by = order.ordered_by
-    if not has_run(ROLLBACK, run_id) or _has_failed(run_id):
+    if not has_run(ROLLBACK, run_id) or _is_over(run_id):
         # Not over the words of an order that is being carried out, or was.
         place(order, Settings.from_environment().database_url)
     conf = {"order": order.order_id}
@@ -55,18 +58,18 @@ def start_rollback(run_id: str, order: Order) -> RunState:
         return state
 
 
-def _has_failed(run_id: str) -> bool:
+def _is_over(run_id: str) -> bool:
     with airflow_session() as session:
-        failed = select(DagRun.id).where(DagRun.dag_id == ROLLBACK, DagRun.run_id == run_id, DagRun.state == DagRunState.FAILED)
-        return session.scalar(failed) is not None
+        over = select(DagRun.id).where(DagRun.dag_id == ROLLBACK, DagRun.run_id == run_id, DagRun.state.in_(OVER))
+        return session.scalar(over) is not None
 
 
 def _queue_again(run_id: str, *, by: str) -> None:
-    """Clear a run that failed, as Airflow's page does; the ledger has then who ordered it last, and why."""
-    failed = update(DagRun).where(DagRun.dag_id == ROLLBACK, DagRun.run_id == run_id, DagRun.state == DagRunState.FAILED)
+    """Clear a run that is over, as Airflow's page does; the ledger has then who ordered it last, and why."""
+    over = update(DagRun).where(DagRun.dag_id == ROLLBACK, DagRun.run_id == run_id, DagRun.state.in_(OVER))
     with airflow_session() as session:
         dag = SerializedDagModel.get_dag(ROLLBACK, session=session)
-        # The change locks the row, on SQLite the database: an equal order of this moment then finds no failed run.
-        changed = session.execute(failed.values(triggering_user_name=by).execution_options(synchronize_session=False))
+        # The change locks the row, on SQLite the database: an equal order of this moment then finds none that is over.
+        changed = session.execute(over.values(triggering_user_name=by).execution_options(synchronize_session=False))
         if dag is not None and cast(CursorResult[Any], changed).rowcount:
             dag.clear(run_id=run_id, session=session)
