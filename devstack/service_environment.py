@@ -13,11 +13,11 @@ from typing import Final
 
 from devstack.environment import airflow_settings, environment
 from devstack.processes import MARK
-from nightshift.execution.stage_environment import OF_CLOUDS, OF_LIBRARIES, OF_MLFLOW, OF_STAGES, OF_SYSTEM, OF_TRAININGS
+from nightshift.execution.stage_environment import OF_MLFLOW, OF_TRAININGS
 from nightshift.settings import Settings
 from nightshift.sources import places_in
 from training.contracts import sha256_hex
-from training.installation import MODEL_PATH
+from training.installation import MODEL_PATH, OF_CLOUDS, OF_LIBRARIES, OF_STAGES, OF_SYSTEM
 from training.place_names import PLACEHOLDER_RULE, is_place_name
 from training.runtime.provenance import source_version
 from training.spec.source_kinds import usable_sources

@@ -191,6 +191,22 @@ PYTHON_PATH: Final = Variable(
     meaning="Python: passed on to the services; stages find packages by `NIGHTSHIFT_MODEL_PATH`",
 )
 
+OF_SYSTEM: Final = frozenset(
+    "PATH HOME LANG LC_ALL TZ TMPDIR LD_LIBRARY_PATH VIRTUAL_ENV SSL_CERT_FILE REQUESTS_CA_BUNDLE "
+    "HTTP_PROXY HTTPS_PROXY NO_PROXY http_proxy https_proxy no_proxy".split()
+)
+"""Of every process."""
+OF_STAGES: Final = frozenset(
+    "CUDA_VISIBLE_DEVICES DO_NOT_TRACK NIGHTSHIFT_HOME NIGHTSHIFT_MODEL_PACKAGES NIGHTSHIFT_MODEL_PATH NIGHTSHIFT_CODE_VERSION "
+    "NIGHTSHIFT_GIT_COMMIT NIGHTSHIFT_STAGE_MEMORY NIGHTSHIFT_TABLE_MEMORY NIGHTSHIFT_DATABASE_WAIT_SECONDS "
+    "NIGHTSHIFT_START_TIMEOUT_SECONDS NIGHTSHIFT_COLLECTIVE_TIMEOUT_SECONDS NIGHTSHIFT_SLOW_WORK_TIMEOUT_SECONDS "
+    "NIGHTSHIFT_PREEMPTION_NOTICE NIGHTSHIFT_CLOUD_IDENTITY NIGHTSHIFT_NODE NIGHTSHIFT_SERVICE".split()
+)
+"""A test compares them with what training/ declares."""
+OF_LIBRARIES: Final = ("OMP_",)
+OF_CLOUDS: Final[Mapping[str, str]] = {"s3": "AWS_", "gs": "GOOGLE_", "az": "AZURE_"}
+"""Scheme of a URI to the prefix of its cloud's variables."""
+
 
 def home_folder(environ: Mapping[str, str] = os.environ) -> Path:
     """Return `NIGHTSHIFT_HOME`, by default .local/ of the checkout."""

@@ -32,7 +32,7 @@ NUM_SEARCHES = 60
 ANSWER = b"y\n"
 """What the user types when `rollback` asks."""
 
-WORDS = re.compile(r"(make|eval|airflow|mlflow|nightshift|python|export|ls|sh|curl|docker|kubectl|helm|cp|mkdir|gunzip)\s")
+WORDS = re.compile(r"(make|eval|airflow|mlflow|nightshift|python|export|ls|sh|curl|docker|kubectl|helm|cp|mkdir|gunzip|umask|python3)\s")
 """First words of a shell line."""
 
 SHELL_FENCES = ("", "sh", "bash", "shell", "console")
@@ -51,6 +51,8 @@ NOT_HERE = {
     "docker run": DOCKER,
     "gunzip --stdout backup": DOCKER,
     "cp .env backup": DOCKER,
+    "umask 077": DOCKER,
+    "python3 -m benchmarks.gpu": "needs a card; tests/unit/benchmarks rehearses it",
     "cp backup/env": DOCKER,
     "mkdir -p backup": DOCKER,
     "kubectl ": CLUSTER,

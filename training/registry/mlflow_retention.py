@@ -94,19 +94,22 @@ def forget(store: Store, ledger: Ledger, model: str, *, experiment: str | None, 
     with registry_faults():
         client = mlflow.MlflowClient()
         versions = list(_versions(client, model))
-        # An alias, of a user's own too: MLflow has the version's files itself, so it serves without the store.
-        named = {str(number) for number in client.get_registered_model(model).aliases.values()} if versions else set()
         kept: set[str | None] = set()
         for version in versions:
             weights = _deleted_of(store, version, deleted, gone_models)
             if weights is None:
                 kept.add(version.run_id)
-            elif str(version.version) not in named:
+            elif str(version.version) not in _named(client, model):
                 _delete_version(store, client, version, work)
                 ledger.note_registration(model, weights, None)
         for run_id in _old_runs(client, experiment, before) if experiment is not None else ():
             if run_id not in kept and not _has_version(client, run_id) and not work.uses(run_id):
                 _delete_run(client, run_id)
+
+
+def _named(client: Any, model: str) -> set[str]:
+    """Return the numbers that aliases name now, a user's own too: MLflow has a version's files itself, so it serves without the store."""
+    return {str(number) for number in client.get_registered_model(model).aliases.values()}
 
 
 def deleted_weights(history: Sequence[Entry]) -> set[str]:

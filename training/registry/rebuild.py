@@ -16,12 +16,13 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 from training import liveness
 from training.command_line import exit_code_of
 from training.contracts import ExitCode
 from training.errors import DataError, UnavailableError
-from training.installation import CHECKOUT, PYTHON_PATH
+from training.installation import CHECKOUT, OF_CLOUDS, OF_LIBRARIES, OF_STAGES, OF_SYSTEM, PYTHON_PATH
 from training.store import Store
 
 LIMIT_SECONDS: Final = 600.0
@@ -38,12 +39,13 @@ def rebuilt(store: Store, model_uri: str, folder: Path, *, inputs: Mapping[str, 
     """
     order = {"store": store.bucket.root_uri, "model_uri": model_uri, "inputs": dict(inputs), "folder": str(folder)}
     with subprocess.Popen(
-        [sys.executable, "-m", "training.registry.rebuild"],
+        # -B: what loading compiles would lie among the files that were listed.
+        [sys.executable, "-B", "-m", "training.registry.rebuild"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(CHECKOUT), *filter(None, [PYTHON_PATH.value()])])},
+        env=child_environment(store),
     ) as child:
         text, errors = _ended(child, json.dumps(order))
     if child.returncode == 0:
@@ -53,6 +55,14 @@ def rebuilt(store: Store, model_uri: str, folder: Path, *, inputs: Mapping[str, 
     if child.returncode == ExitCode.UNAVAILABLE:
         raise UnavailableError("mlflow.unavailable", f"the model cannot be made from the store now: {words}", hint="it is tried again")
     raise DataError("registry.rebuild", f"the model cannot be made from the store: {words}", hint="roll back to another version")
+
+
+def child_environment(store: Store, inherited: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return what the child sees: the model's code has no business with the ledger, with MLflow's account or with Airflow's keys."""
+    cloud = OF_CLOUDS.get(urlsplit(store.bucket.root_uri).scheme)
+    names, prefixes = OF_SYSTEM | OF_STAGES, (*OF_LIBRARIES, *([cloud] if cloud else []))
+    found = {name: value for name, value in inherited.items() if name in names or name.startswith(prefixes)}
+    return {**found, "PYTHONPATH": os.pathsep.join([str(CHECKOUT), *filter(None, [PYTHON_PATH.value(inherited)])])}
 
 
 def _ended(child: subprocess.Popen[str], order: str) -> tuple[str, str]:

@@ -99,7 +99,10 @@ def newest_former(history: list[Entry], holding: Collection[str], count: int) ->
 
 
 def _release(session: Session, model: str, gone: set[str]) -> set[str]:
-    """Return the keys of `gone` that an alias or an open request of the model needs; note the deletion of its other versions."""
+    """Return the keys of `gone` that an alias or an open request of the model needs; note the deletion in the others' decisions.
+
+    A decision is about one manifest: the same weights, made again, are in another one, which stays.
+    """
     # From here to the commit no decision about the model moves anything.
     standing = locked_standing(session, model)
     holding = {holder["weights_digest"] for holder in (standing.champion, standing.canary) if holder} | open_served(session, model)
@@ -112,9 +115,9 @@ def _release(session: Session, model: str, gone: set[str]) -> set[str]:
         if row.weights_digest in holding or row.weights_digest in asked:
             needed |= found
         elif found:
-            lost.add(row.weights_digest)
+            lost.add(row.id)
     if lost:
-        noted = update(LedgerDecision).where(LedgerDecision.model == model, LedgerDecision.weights_digest.in_(lost))
+        noted = update(LedgerDecision).where(LedgerDecision.model == model, LedgerDecision.id.in_(lost))
         session.execute(noted.where(LedgerDecision.deleted_at.is_(None)).values(deleted_at=datetime.now(UTC)))
     return needed & gone
 

@@ -11,7 +11,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from nightshift.settings import Settings
-from training.installation import MODEL_PATH, STOP_NOTICE, THREADS, Variable
+from training.installation import MODEL_PATH, OF_CLOUDS, OF_LIBRARIES, OF_STAGES, OF_SYSTEM, STOP_NOTICE, THREADS, Variable
 from training.spec import PipelineSpec
 from training.spec.source_kinds import descriptor_of_source
 from training.stage_table import TABLE, TRAININGS, Need
@@ -27,24 +27,9 @@ GLOO_INTERFACE: Final = Variable(
 )
 GRACE_SECONDS: Final = 4.0
 """Between TERM and KILL: Airflow leaves five."""
-OF_SYSTEM: Final = frozenset(
-    "PATH HOME LANG LC_ALL TZ TMPDIR LD_LIBRARY_PATH VIRTUAL_ENV SSL_CERT_FILE REQUESTS_CA_BUNDLE "
-    "HTTP_PROXY HTTPS_PROXY NO_PROXY http_proxy https_proxy no_proxy".split()
-)
-"""Of every process."""
-OF_STAGES: Final = frozenset(
-    "CUDA_VISIBLE_DEVICES DO_NOT_TRACK NIGHTSHIFT_HOME NIGHTSHIFT_MODEL_PACKAGES NIGHTSHIFT_MODEL_PATH NIGHTSHIFT_CODE_VERSION "
-    "NIGHTSHIFT_GIT_COMMIT NIGHTSHIFT_STAGE_MEMORY NIGHTSHIFT_TABLE_MEMORY NIGHTSHIFT_DATABASE_WAIT_SECONDS "
-    "NIGHTSHIFT_START_TIMEOUT_SECONDS NIGHTSHIFT_COLLECTIVE_TIMEOUT_SECONDS NIGHTSHIFT_SLOW_WORK_TIMEOUT_SECONDS "
-    "NIGHTSHIFT_PREEMPTION_NOTICE NIGHTSHIFT_CLOUD_IDENTITY NIGHTSHIFT_NODE NIGHTSHIFT_SERVICE".split()
-)
-"""A test compares them with what training/ declares."""
-OF_LIBRARIES: Final = ("OMP_",)
 OF_TRAININGS: Final = ("NCCL_", "GLOO_")
 OF_MLFLOW: Final = ("MLFLOW_TRACKING_", "MLFLOW_HTTP_REQUEST_", "MLFLOW_S3_", "MLFLOW_DISABLE_TELEMETRY")
 """Of its clients; those of its server are in none."""
-OF_CLOUDS: Final[Mapping[str, str]] = {"s3": "AWS_", "gs": "GOOGLE_", "az": "AZURE_"}
-"""Scheme of a URI to the prefix of its cloud's variables."""
 
 
 def stage_environment(settings: Settings, stage: str, spec: PipelineSpec, inherited: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import mlflow
@@ -20,7 +21,7 @@ from training.registry.ledger import Ledger
 from training.registry.mlflow_schema import ModelSchema
 from training.registry.mlflow_sync import differences, follow
 from training.registry.mlflow_versions import register_candidate
-from training.registry.rebuild import rebuilt
+from training.registry.rebuild import child_environment, rebuilt
 from training.registry.registered import noted
 from training.registry.restoring import origin_of
 from training.registry.serving import load_verified
@@ -212,3 +213,14 @@ def test_the_child_refuses_a_model_that_it_makes_and_cannot_load(scene: Scene, t
     with pytest.raises(DataError, match=r"\[model\.unloadable\] it was made and cannot be loaded") as caught:
         rebuilt(scene.store, uri, tmp_path / "made", inputs={})
     assert caught.value.code == "registry.rebuild"
+
+
+def test_the_child_sees_no_secret_of_the_process_that_starts_it(scene: Scene) -> None:
+    secrets = {
+        **dict.fromkeys(("NIGHTSHIFT_DATABASE", "NIGHTSHIFT_TOKEN", "NIGHTSHIFT_WEBHOOK_SECRET", "MLFLOW_TRACKING_PASSWORD"), "secret"),
+        **dict.fromkeys(("AIRFLOW__CORE__FERNET_KEY", "ALERTS_URI", "AWS_SECRET_ACCESS_KEY"), "secret"),
+    }
+    passed = child_environment(scene.store, {"PATH": "/bin", "OMP_NUM_THREADS": "1", "NIGHTSHIFT_MODEL_PACKAGES": "mine", **secrets})
+    assert passed.keys() == {"PATH", "OMP_NUM_THREADS", "NIGHTSHIFT_MODEL_PACKAGES", "PYTHONPATH"}
+    in_s3: Any = SimpleNamespace(bucket=SimpleNamespace(root_uri="s3://models/nightshift"))
+    assert "AWS_SECRET_ACCESS_KEY" in child_environment(in_s3, secrets)
