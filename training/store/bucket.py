@@ -23,7 +23,7 @@ from training import liveness
 from training.errors import DataError, DeniedError, NightshiftError, Problem, SpecError, StoreError, UnavailableError, shown
 from training.masking import masked
 from training.store.local_files import LocalFiles
-from training.store.s3 import MAX_PARTS, MULTIPART_BYTES, NUM_PARTS_AT_ONCE, PART_BYTES, RANGE_BYTES, open_bucket
+from training.store.s3 import HINTS, MAX_PARTS, MULTIPART_BYTES, NUM_PARTS_AT_ONCE, PART_BYTES, RANGE_BYTES, open_bucket
 
 CHUNK_BYTES: Final = 8 * 1024 * 1024
 CREATE_ATTEMPTS: Final = 8
@@ -36,13 +36,6 @@ NO_BUCKET_CODES: Final = ("NoSuchBucket", "ContainerNotFound")
 REMAKE_HINT: Final = "trigger the run again with force: the stage that makes it replaces it; or restore it from a backup"
 CONTENT: Final = ("objects/", "manifests/")
 """What is named by its content."""
-REGION_HINT: Final = "set AWS_REGION to the bucket's region"
-HINTS: Final = {
-    "AuthorizationHeaderMalformed": REGION_HINT,
-    "PermanentRedirect": REGION_HINT,
-    "incorrectly configured region": REGION_HINT,
-    "169.254.169.254": "the machine has no role: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give the machine or pod an identity",
-}
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,14 @@ KEY_ID: Final = Variable(
     set_by="others",
     meaning="AWS: account of the store, with `AWS_SECRET_ACCESS_KEY` and `AWS_SESSION_TOKEN`; read by obstore",
 )
+REGION_HINT: Final = "set AWS_REGION to the bucket's region"
+HINTS: Final = {
+    "AuthorizationHeaderMalformed": REGION_HINT,
+    "PermanentRedirect": REGION_HINT,
+    "incorrectly configured region": REGION_HINT,
+    "169.254.169.254": "the machine has no role: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give the machine or pod an identity",
+}
+"""Part of an error's text to what can be done about it."""
 CONNECT_TIMEOUT: Final = timedelta(seconds=10)
 REQUEST_TIMEOUT: Final = timedelta(minutes=5)
 """Of one request, its whole body included: no answer carries more than `RANGE_BYTES`, which fit from 110 kB/s on."""

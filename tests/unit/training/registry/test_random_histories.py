@@ -13,7 +13,8 @@ import mlflow
 import pytest
 
 from tests.unit.training.evaluation.test_latency import model_folder
-from tests.unit.training.registry.histories import History, ServedTracking, Tracking, played
+from tests.unit.training.registry.histories import History, played
+from tests.unit.training.registry.tracking_databases import ServedTracking, Tracking
 from training.errors import DataError, StoreError
 from training.registry import restoring
 from training.registry.mlflow_versions import save_model
