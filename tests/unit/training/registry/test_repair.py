@@ -12,6 +12,7 @@ import pytest
 
 from tests.unit.training.registry.registered import registered
 from tests.unit.training.registry.scenes import decide_on
+from training.engine.tracking_journal import ID_TAG
 from training.errors import NightshiftError, UnavailableError
 from training.registry import repair
 from training.registry.findings import Findings
@@ -79,10 +80,10 @@ def test_model_that_fails_otherwise_fails_alone_and_is_retried(
 ) -> None:
     real = repair.follow
 
-    def follow(ledger: Ledger, store: Store, model: str) -> Any:
+    def follow(ledger: Ledger, store: Store, model: str, **options: Any) -> Any:
         if model == models[0]:
             raise error()
-        return real(ledger, store, model)
+        return real(ledger, store, model, **options)
 
     monkeypatch.setattr(repair, "follow", follow)
     found = repair_models(store, ledger, forget_before=None)
@@ -104,7 +105,7 @@ def test_mlflow_that_is_away_is_asked_once_and_not_for_each_model(
 
 
 def test_ledger_that_is_away_ends_the_repair(store: Store, ledger: Ledger, models: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    def follow(*_: object) -> None:
+    def follow(*_: object, **_options: object) -> None:
         raise UnavailableError("database.unavailable", "away")
 
     monkeypatch.setattr(repair, "follow", follow)
@@ -116,7 +117,7 @@ def test_damaged_record_of_open_work_fails_the_model_whose_runs_would_be_deleted
     store: Store, ledger: Ledger, models: list[str], registry: mlflow.MlflowClient
 ) -> None:
     experiment = registry.create_experiment(f"p-{models[0]}")
-    run_id = registry.create_run(experiment, start_time=0).info.run_id
+    run_id = registry.create_run(experiment, start_time=0, tags={ID_TAG: "t"}).info.run_id
     registry.set_terminated(run_id)
     decide_on(ledger, 1, "rejected", model=models[0], evidence={"pipeline": f"p-{models[0]}", "evaluation_digest": "e"})
     store.bucket.put(f"stages/p/train/{'f' * 64}/attempts/a/_REQUEST.json", b"{")

@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.training.stages.evaluate_bench import EvaluateBench
 from training.contracts import StageResult
-from training.engine.tracking_journal import RunJournal, pending_journals
+from training.engine.tracking_journal import ID_TAG, RunJournal, pending_journals
 from training.evaluation import latency
 from training.registry.ledger import Ledger
 
@@ -111,7 +111,7 @@ def test_housekeeping_deletes_old_runs_of_the_pipeline_and_those_of_versions_sta
     client = mlflow.MlflowClient()
     experiment = client.get_experiment_by_name(night.first.pipeline)
     assert experiment is not None
-    trial = client.create_run(experiment.experiment_id, start_time=0).info.run_id
+    trial = client.create_run(experiment.experiment_id, start_time=0, tags={ID_TAG: "t"}).info.run_id
     client.set_terminated(trial)
     night.promote({"kind": "repair"}, "before", forget_before="1960-01-01")
     assert client.get_run(trial).info.lifecycle_stage == "active"
