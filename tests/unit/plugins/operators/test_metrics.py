@@ -110,8 +110,8 @@ def test_a_run_of_a_helper_is_no_run_of_the_pipeline_and_leaves_the_one_of_its_i
     settings: Settings, shop: Path, execute: Any, context_of: Any
 ) -> None:
     resolve = ResolveOperator(task_id="resolve", spec_path=str(SPEC_PATH))
-    execute(resolve, context_of("resolve", run_id="same id"))
-    for run_id in ("same id", "a study"):
+    execute(resolve, context_of("resolve", run_id="same-id"))
+    for run_id in ("same-id", "a study"):
         context = context_of("resolve", run_id=run_id, conf={"train": {"epochs": 9}})
         context["ti"].dag_id = context["dag_run"].dag_id = "search_ranking.tune"
         execute(resolve, context)
@@ -123,7 +123,7 @@ def test_a_run_of_a_helper_is_no_run_of_the_pipeline_and_leaves_the_one_of_its_i
 def test_a_failed_run_that_goes_on_after_its_tasks_were_cleared_has_its_new_state(
     settings: Settings, shop: Path, execute: Any, context_of: Any
 ) -> None:
-    states = dict.fromkeys(("cleared", "repaired", "given up", "deleted"), "failed")
+    states = dict.fromkeys(("cleared", "repaired", "given-up", "deleted"), "failed")
     for run_id in states:
         execute(ResolveOperator(task_id="resolve", spec_path=str(SPEC_PATH)), context_of("resolve", run_id=run_id))
     context = context_of("metrics")
@@ -136,7 +136,7 @@ def test_a_failed_run_that_goes_on_after_its_tasks_were_cleared_has_its_new_stat
     with connect(settings.database_url).connect() as connection:
         rows = connection.execute(text("SELECT run_id, state, ended_at IS NULL FROM bi_runs"))
         found = {row[0].partition(":")[2]: tuple(row[1:]) for row in rows}
-    assert found == {"cleared": ("running", 1), "repaired": ("success", 0), "given up": ("failed", 0), "deleted": ("failed", 0)}
+    assert found == {"cleared": ("running", 1), "repaired": ("success", 0), "given-up": ("failed", 0), "deleted": ("failed", 0)}
     old = unsettled_runs(connect(settings.database_url), now=datetime.now(UTC) + CLEARED_WITHIN)
     assert old == [("search_ranking", "cleared", "running")]
 
