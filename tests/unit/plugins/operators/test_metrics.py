@@ -111,7 +111,7 @@ def test_a_run_of_a_helper_is_no_run_of_the_pipeline_and_leaves_the_one_of_its_i
 ) -> None:
     resolve = ResolveOperator(task_id="resolve", spec_path=str(SPEC_PATH))
     execute(resolve, context_of("resolve", run_id="same-id"))
-    for run_id in ("same-id", "a study"):
+    for run_id in ("same-id", "a-study"):
         context = context_of("resolve", run_id=run_id, conf={"train": {"epochs": 9}})
         context["ti"].dag_id = context["dag_run"].dag_id = "search_ranking.tune"
         execute(resolve, context)
