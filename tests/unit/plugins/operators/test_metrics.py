@@ -117,7 +117,7 @@ def test_a_run_of_a_helper_is_no_run_of_the_pipeline_and_leaves_the_one_of_its_i
         execute(resolve, context)
     with connect(settings.database_url).connect() as connection:
         found = [tuple(row) for row in connection.execute(text("SELECT run_id, parameters FROM bi_runs"))]
-    assert found == [("search_ranking:same id", "{}")]
+    assert found == [("search_ranking:same-id", "{}")]
 
 
 def test_a_failed_run_that_goes_on_after_its_tasks_were_cleared_has_its_new_state(
