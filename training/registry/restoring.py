@@ -21,6 +21,7 @@ from training.registry.rebuild import rebuilt
 from training.registry.registered import SCHEME, Noted, Registration, noted
 from training.scratch import scratch_folder
 from training.store import Store
+from training.store.addresses import StoreUri
 
 logger = logging.getLogger(__name__)
 
@@ -56,8 +57,8 @@ class Origin:
 
     @property
     def tags(self) -> dict[str, str]:
-        model = self.model_uri.rpartition("/")[2].removesuffix(".json")
-        return {"nightshift.pipeline": self.pipeline, "nightshift.as_of": self.as_of, "nightshift.model": model}
+        digest = StoreUri(self.model_uri).digest
+        return {"nightshift.pipeline": self.pipeline, "nightshift.as_of": self.as_of, "nightshift.model": digest}
 
 
 def origin_of(ledger: Ledger, model: str, holder: AliasHolder) -> Origin:

@@ -74,7 +74,7 @@ def test_without_a_champion_or_its_rows_nothing_is_measured() -> None:
 
 
 def test_nights_and_hours_reach_the_advice() -> None:
-    nights = [Night(age_days=float(n), champion=0.7 - 0.01 * n, candidate=0.7, version="1") for n in range(1, 9)]
+    nights = [Night(age_days=float(n), champion=0.7 - 0.01 * n, candidate=0.7, weights_digest="w1") for n in range(1, 9)]
     found = advice(0.0, np.arange(400), [], nights=nights, process_hours=2.0)
     assert found.decay is not None
     assert abs(found.decay.per_day - 0.01) < 1e-9
