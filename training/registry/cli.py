@@ -118,9 +118,13 @@ def _rollback(ledger: Ledger, options: argparse.Namespace) -> int:
     kept = roll_back(ledger, options.model, by=options.by or _user(), reason=options.reason, to=to, expected_revision=expected)
     sys.stdout.write(f"{options.model}: champion is version {_named(kept.version, kept.semantic_version)}; the ledger has it\n")
     with lean_imports(deferred=MLFLOW_DEFERRED, absent=MLFLOW_OPTIONAL):
-        from training.registry.mlflow_sync import follow  # MLflow: a second that the ledger need not wait for
+        # MLflow: a second that the ledger need not wait for.
+        from training.registry.mlflow_sync import follow
+        from training.registry.repair import check_answers
 
     try:
+        # Its client would try for four minutes.
+        check_answers()
         follow(ledger, installed_store(), options.model)
     except UnavailableError as err:
         # Not again: a second rollback would go further back.
@@ -164,7 +168,9 @@ def _check(ledger: Ledger, options: argparse.Namespace) -> int:
     names = _names(ledger, options.model)
     with lean_imports(deferred=MLFLOW_DEFERRED, absent=MLFLOW_OPTIONAL):
         from training.registry.mlflow_sync import differences, follow
+        from training.registry.repair import check_answers
 
+    check_answers()
     store, found, left = installed_store(), 0, 0
     for name in names:
         listed = differences(ledger, store, name)

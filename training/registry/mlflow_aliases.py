@@ -120,7 +120,7 @@ def _moved_by_hand(
         record = f'nightshift rollback {look.model} --to {names[served]} --reason "…"'
         words = f"{now}, a former champion; the ledger's champion is {ledger}. `{record}` records it, `{back}` sets it back"
         return AliasFinding(alias=alias, kind="former_champion", served=served, words=words)
-    words = f"{now}, which the ledger never made {alias}; the ledger says {ledger}, and it is set back (`{back}` does the same)"
+    words = f"{now}, which the ledger never made {alias}; the ledger says {ledger}. It is set back at once (`{back}` does the same)"
     return AliasFinding(alias=alias, kind="not_decided", served=served, words=words)
 
 

@@ -81,7 +81,7 @@ def repair_models(
                 raise
             found.failures[model] = err
             logger.error("%s: %s", model, err)
-            if not _answers():
+            if not answers():
                 found.skipped = found.models[number + 1 :]
                 break
         except NightshiftError as err:
@@ -108,11 +108,20 @@ def experiment_of(store: Store, ledger: Ledger, model: str) -> str | None:
     return None
 
 
-def _answers() -> bool:
+def answers() -> bool:
     """Return whether MLflow answers a small request: then the error before it concerns one model."""
     try:
-        with quick_requests(), registry_faults():
-            mlflow.MlflowClient().search_registered_models(max_results=1)
+        check_answers()
     except UnavailableError:
         return False
     return True
+
+
+def check_answers() -> None:
+    """Return once MLflow has answered a small request.
+
+    Raises:
+        UnavailableError: `mlflow.unavailable`, after seconds.
+    """
+    with quick_requests(), registry_faults():
+        mlflow.MlflowClient().search_registered_models(max_results=1)

@@ -19,8 +19,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def announce_findings(settings: Settings, *, run: str, model: str | None = None) -> list[str]:
+def announce_findings(settings: Settings, *, run: str, model: str | None = None, is_last: bool = False) -> list[str]:
     """Announce what is due, of one model or of all; return what no channel took.
+
+    Args:
+        is_last: what is returned becomes the error of a task, which is then its alert.
 
     Raises:
         UnavailableError: `database.unavailable`.
@@ -34,11 +37,15 @@ def announce_findings(settings: Settings, *, run: str, model: str | None = None)
         if model not in (None, finding.model):
             continue
         pipeline, alerts = alerts_of(ledger.newest_first(finding.model), settings)
-        event = {"event": "registry", "pipeline": pipeline, "run": run, "model": finding.model, "reason": finding.words}
-        if announce(event, alerts):
+        words = (
+            finding.words if finding.ended_at is None else f"this was set right at {finding.ended_at:%Y-%m-%d %H:%M} UTC: {finding.words}"
+        )
+        event = {"event": "registry", "pipeline": pipeline, "run": run, "model": finding.model, "reason": words}
+        is_taken = announce(event, alerts)
+        if is_taken or is_last:
             findings.note_announced([finding.number], now=datetime.now(UTC))
-        else:
-            left.append(finding.words)
+        if not is_taken:
+            left.append(words)
     return left
 
 

@@ -81,7 +81,7 @@ class RepairOperator(StageOperator):
         except Exception:
             announce_findings(settings, run=run_id)
             raise
-        if left := announce_findings(settings, run=run_id):
+        if left := announce_findings(settings, run=run_id, is_last=True):
             raise AirflowFailException(f"[registry.alias] no channel of `alerts` took this: {'; '.join(left)}")
 
     def resolved(self, context: Context) -> ResolvedRun:

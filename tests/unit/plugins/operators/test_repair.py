@@ -338,7 +338,7 @@ def test_an_alert_goes_out_also_where_the_comparison_fails_for_another_model(
     quiet: Ledger, execute: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     announced: list[str] = []
-    monkeypatch.setattr("nightshift.operators.repair.announce_findings", lambda settings, run: announced.append(run) or [])
+    monkeypatch.setattr("nightshift.operators.repair.announce_findings", lambda settings, run, **_options: announced.append(run) or [])
 
     def failing(task: StageOperator, context: Any) -> dict[str, Any]:
         raise StageFailedError("a failed")
@@ -348,3 +348,15 @@ def test_an_alert_goes_out_also_where_the_comparison_fails_for_another_model(
     with pytest.raises(StageFailedError, match="a failed"):
         execute(RepairOperator(task_id="repair"), context())
     assert announced == ["r1"]
+
+
+def test_what_was_set_right_fails_one_task_where_no_channel_takes_it_and_says_that_it_is_over(
+    quiet: Ledger, started: list[str], execute: Any
+) -> None:
+    findings, now = Findings(quiet.database_url), datetime.now(UTC)
+    findings.see("b", "champion", "not_decided", served="w2", words="it served w2", now=now)
+    findings.end("b", now=now)
+    with pytest.raises(AirflowFailException, match=rf"this was set right at {now:%Y-%m-%d %H:%M} UTC: it served w2"):
+        execute(RepairOperator(task_id="repair"), context())
+    with pytest.raises(AirflowSkipException):
+        execute(RepairOperator(task_id="repair"), context())

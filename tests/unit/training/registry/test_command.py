@@ -15,8 +15,10 @@ import mlflow
 import pytest
 
 from tests.unit.training.registry.scenes import decide_on, rows, seats
+from training.engine.tracking_journal import QUICK
 from training.errors import ExitCode, UnavailableError
 from training.registry import mlflow_sync as follow_module
+from training.registry import repair
 from training.registry.cli import main
 from training.registry.history_table import history_lines
 from training.registry.ledger import Ledger
@@ -38,6 +40,7 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ledger:
 def untold(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Models that MLflow would have been told of."""
     followed: list[str] = []
+    monkeypatch.setattr(repair, "check_answers", lambda: None)
     monkeypatch.setattr(follow_module, "follow", lambda ledger, store, model: followed.append(model))
     return followed
 
@@ -231,6 +234,7 @@ def test_rollback_without_mlflow_reports_that_it_is_recorded_and_how_to_continue
     def silent(*_: Any) -> None:
         raise UnavailableError("mlflow.unavailable", "no answer")
 
+    monkeypatch.setattr(repair, "check_answers", lambda: None)
     monkeypatch.setattr(follow_module, "follow", silent)
     assert main(["rollback", "m", "--reason", "late", "--yes"]) == ExitCode.UNAVAILABLE
     assert "the rollback is recorded; to update MLflow: python -m training.registry check m --repair" in capsys.readouterr().err
@@ -298,3 +302,25 @@ def test_a_rollback_without_words_that_people_can_read_is_refused(
     assert error.startswith("error: [rollback.reason]")
     assert words in error
     assert seats(ledger) == ("2", None)
+
+
+def test_a_rollback_while_mlflow_is_away_is_recorded_and_says_so_within_seconds(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    patience: list[str | None] = []
+    real = mlflow.MlflowClient.search_registered_models
+    monkeypatch.setattr(
+        mlflow.MlflowClient,
+        "search_registered_models",
+        lambda client, **options: patience.append(os.environ.get("MLFLOW_HTTP_REQUEST_MAX_RETRIES")) or real(client, **options),
+    )
+    decide_on(ledger, 1)
+    decide_on(ledger, 2)
+    assert main(["rollback", "m", "--reason", "late", "--yes"]) == ExitCode.UNAVAILABLE
+    assert "the rollback is recorded; to update MLflow: python -m training.registry check m --repair" in capsys.readouterr().err
+    assert main(["check"]) == ExitCode.UNAVAILABLE
+    # Of its own it would try for four minutes.
+    assert patience == [QUICK["MLFLOW_HTTP_REQUEST_MAX_RETRIES"]] * 2
+    assert seats(ledger) == ("1", None)
