@@ -10,7 +10,7 @@ from training.store import Store
 from training.store.refs import Ref
 
 RUN_ID_RULE: Final = r"(\.{0,2}[A-Za-z0-9_~:+-]|\.{3})[A-Za-z0-9_.~:+-]{0,249}"
-"""Airflow's own rule, without what is no name of a folder in the store: `.` and `..`. Airflow takes a line break at the end, too."""
+"""Airflow's own rule, without what cannot name a folder in the store: `.` and `..`. Airflow takes a line break at the end, too."""
 
 
 def check_run_id(run_id: str) -> None:
@@ -20,7 +20,7 @@ def check_run_id(run_id: str) -> None:
         SpecError: `run.id`.
     """
     if not re.fullmatch(RUN_ID_RULE, run_id):
-        message = f"the run id {shown(run_id)} is no name of a folder in the store"
+        message = f"the run id {shown(run_id)} cannot name a folder in the store"
         hint = "trigger the run again, with an id of letters, digits and _ . ~ : + -, or without one"
         raise SpecError("trigger", [Problem(code="run.id", message=message, hint=hint, field="dag_run_id")])
 

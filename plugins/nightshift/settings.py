@@ -181,7 +181,7 @@ class _Reader:
     def places(self, variable: Variable) -> tuple[str, ...]:
         found = self._names(variable)
         if not all(is_place_name(name) for name in found):
-            # What is no name may be a value.
+            # What is not a name may be a value.
             message = "has what is not the name of a place of data"
             hint = f"names in capitals that end in _URI, comma-separated; none of {', '.join(f'{prefix}…' for prefix in OTHER_PREFIXES)}"
             self._refuse("settings.places", variable.name, message, hint=hint)

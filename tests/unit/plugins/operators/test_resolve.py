@@ -50,7 +50,7 @@ def test_the_spec_is_frozen_with_its_places(
 def test_a_run_id_that_the_store_has_no_folder_for_is_refused_with_the_reason(
     resolve: ResolveOperator, shop: Path, context_of: Context, execute: Execute, run_id: str
 ) -> None:
-    with pytest.raises(AirflowFailException, match=r"\[run\.id\] the run id '.*' is no name of a folder in the store"):
+    with pytest.raises(AirflowFailException, match=r"\[run\.id\] the run id '.*' cannot name a folder in the store"):
         execute(resolve, context_of("resolve", run_id=run_id))
 
 
