@@ -126,6 +126,9 @@ class Loop:
                     self._epoch()
         except PeerLostError as err:
             self._gang.answer()
+            if parts.stop.requested and self._strategy.can_rescue:
+                # The other one was asked to stop too, and ended a step earlier.
+                raise self._stopped() from err
             self._rescue()
             raise self._gang.lost(err, self.progress.step) from err
         finally:
@@ -157,14 +160,17 @@ class Loop:
         if self._replicas.is_due(progress.step) or (self._strategy.is_sharded and (is_stopped or is_due)):
             self._compare_replicas()
         if is_stopped and saves:
-            is_committed = self._save_last()
-            outcome = "is committed" if is_committed else "is not committed: the checkpoint before it is kept"
-            raise PreemptedError("train.preempted", f"stopped after step {progress.step}, which {outcome}")
+            raise self._stopped()
         if is_stopped:
             # Its collective with the first rank breaks, which then saves the last whole step.
             raise PreemptedError("train.preempted", f"rank {self._gang.rank} stopped after step {progress.step}")
         if is_due:
             self._save()
+
+    def _stopped(self) -> PreemptedError:
+        """Save what fits into the time that is left, and return the error that says what was committed."""
+        outcome = "is committed" if self._save_last() else "is not committed: the checkpoint before it is kept"
+        return PreemptedError("train.preempted", f"stopped after step {self.progress.step}, which {outcome}")
 
     def _step(self, batches: Sequence[Batch], weight: float) -> None:
         parts, progress, strategy = self._parts, self.progress, self._strategy

@@ -204,6 +204,21 @@ def test_rescue_is_committed_before_the_error_leaves_the_loop(bench: LoopBench) 
     loop._parts.checkpoints.close()
 
 
+def test_rank_that_was_asked_to_stop_while_its_peer_ended_is_preempted(bench: LoopBench) -> None:
+    lost = losing_a_peer(3)
+
+    def loss(module: nn.Module, batch: Batch) -> torch.Tensor:
+        if loop.progress.step == 2:
+            loop._parts.stop.request()
+        return lost(module, batch)
+
+    loop = bench.loop(loss=loss)
+    with pytest.raises(PreemptedError, match="stopped after step 2, which is committed"):
+        loop.train()
+    assert [entry["step"] for entry in bench.saved] == [2]
+    loop._parts.checkpoints.close()
+
+
 def test_ranks_other_than_the_first_save_nothing(bench: LoopBench) -> None:
     with pytest.raises(PeerLostError):
         bench.train(rank=1, loss=losing_a_peer(3), gang=Gang(1, 1, torch.device("cpu")), every_seconds=0)
