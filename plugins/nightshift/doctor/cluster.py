@@ -35,9 +35,7 @@ def _rights(cluster: Cluster) -> Iterator[Finding]:
     from kubernetes.client.exceptions import ApiException
     from urllib3.exceptions import HTTPError
 
-    from nightshift.execution.kubernetes.client import in_cluster
-
-    hook = KubernetesHook(conn_id=cluster.connection, in_cluster=None if cluster.connection else in_cluster())
+    hook = KubernetesHook(conn_id=cluster.connection, in_cluster=cluster.in_cluster)
     missing: list[str] = []
     try:
         api = AuthorizationV1Api(hook.get_conn())

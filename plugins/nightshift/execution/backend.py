@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, cast
 
 from nightshift.execution.outcomes import Action, StageEndedError, Verdict
 from nightshift.resolved_run import ResolvedRun
@@ -24,6 +24,7 @@ from training.store import StageAddress
 from training.store.launches import Launches
 
 if TYPE_CHECKING:
+    from airflow.sdk import BaseOperator
     from airflow.sdk.definitions.context import Context
     from airflow.triggers.base import BaseTrigger
 
@@ -48,6 +49,8 @@ class StageTask:
     work: Work
     address: StageAddress
     """Of the work."""
+    operator: BaseOperator
+    """The task's own: what a backend makes in its place (`Backend.operators`)."""
     context: Context
     """Airflow's."""
     say: Callable[[str], None]
@@ -85,8 +88,22 @@ class Backend(Protocol):
 
     shares_disk: bool
     """All stages run on one machine and its disk."""
+    operators: ClassVar[Mapping[str, str]] = {}
+    """Name of a task's class, `TrainOperator` for one, to the class of that task on this backend as `module:class`; absent: its own."""
 
     def __init__(self, settings: Settings) -> None: ...
+
+    def arguments(self, stage: str, spec: PipelineSpec | None) -> dict[str, Any]:
+        """Return what the constructor of a class of `operators` is given, besides the task's own arguments, when a DAG file is parsed.
+
+        Args:
+            spec: of the pipeline; None: a helper DAG's task, which serves all of them.
+
+        Raises:
+            SpecError: the installation's settings for this backend are wrong.
+        """
+        del stage, spec
+        return {}
 
     def check(self, spec: PipelineSpec | None = None) -> None:
         """Check the installation's settings for this backend, and that it has what a pipeline requires, before a run relies on it.

@@ -114,10 +114,10 @@ class FollowOperator(PromoteOperator):
         return super().execute(context)
 
     @waiting_for_database()
-    def resume(self, context: Context, event: dict[str, JsonValue], fingerprint: str) -> dict[str, JsonValue]:
+    def trigger_reentry(self, context: Context, event: dict[str, JsonValue], fingerprint: str = "") -> dict[str, JsonValue]:
         # After a deferral it is another process, which finds the same decision in the ledger.
         self._entry = self.decision(context)
-        return super().resume(context, event, fingerprint)
+        return super().trigger_reentry(context, event, fingerprint)
 
     def resolved(self, context: Context) -> ResolvedRun:
         evidence = self._evidence()

@@ -67,10 +67,10 @@ class RepairOperator(StageOperator):
             return super().execute(context)
 
     @waiting_for_database()
-    def resume(self, context: Context, event: dict[str, JsonValue], fingerprint: str) -> dict[str, JsonValue]:
+    def trigger_reentry(self, context: Context, event: dict[str, JsonValue], fingerprint: str = "") -> dict[str, JsonValue]:
         """Continue after a deferral; as `execute`."""
         with self._announcing(context):
-            return super().resume(context, event, fingerprint)
+            return super().trigger_reentry(context, event, fingerprint)
 
     @contextmanager
     def _announcing(self, context: Context) -> Iterator[None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from airflow.sdk import BaseOperator, BaseOperatorLink
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
@@ -36,6 +36,7 @@ from training.waiting import waiting_for_database
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
+    from airflow.triggers.base import BaseTrigger
 
 TRACKING_RECORD: Final = "tracking.json"
 """The id of a training's MLflow run, beside its result (`training.engine.tracking_journal`)."""
@@ -63,6 +64,7 @@ class StageOperator(BaseOperator):
         self.model_name = ""
         self._backend: Backend | None = None
         self._stopped = False
+        self._waits_for: tuple[BaseTrigger, str] | None = None
 
     @waiting_for_database()
     def execute(self, context: Context) -> dict[str, JsonValue]:
@@ -85,7 +87,7 @@ class StageOperator(BaseOperator):
         return self.finish(context, found, run)
 
     @waiting_for_database()
-    def resume(self, context: Context, event: dict[str, JsonValue], fingerprint: str) -> dict[str, JsonValue]:
+    def trigger_reentry(self, context: Context, event: dict[str, JsonValue], fingerprint: str = "") -> dict[str, JsonValue]:
         """Continue with the trigger's event after the task was deferred; as `execute`."""
         run = _identity(context)
         self.pipeline = run.dag_id
@@ -114,7 +116,15 @@ class StageOperator(BaseOperator):
         """
         address = resolved.store.address(resolved.spec.name, self.stage, work.fingerprint)
         task = StageTask(
-            run=run, resolved=resolved, stage=self.stage, work=work, address=address, context=context, say=self._say, warn=self._warn
+            run=run,
+            resolved=resolved,
+            stage=self.stage,
+            work=work,
+            address=address,
+            operator=self,
+            context=context,
+            say=self._say,
+            warn=self._warn,
         )
         self._backend = backend_of(settings)
         if self._stopped:
@@ -129,7 +139,16 @@ class StageOperator(BaseOperator):
             raise
         if isinstance(found, StageResult):
             return found
-        self.defer(trigger=found.trigger, method_name=self.resume.__name__, kwargs={"fingerprint": work.fingerprint})
+        self._waits_for = (found.trigger, work.fingerprint)
+        self.invoke_defer_method()
+
+    def invoke_defer_method(self, last_log_time: object = None, context: Context | None = None) -> NoReturn:
+        """Wait in the triggerer for the work of `run_stage`. Named, with its arguments, as KubernetesPodOperator's."""
+        del last_log_time, context
+        if self._waits_for is None:
+            raise RuntimeError("no work runs without this task")
+        trigger, fingerprint = self._waits_for
+        self.defer(trigger=trigger, method_name=self.trigger_reentry.__name__, kwargs={"fingerprint": fingerprint})
 
     def on_kill(self) -> None:
         """End the attempt, and start no other; Airflow leaves five seconds."""
@@ -198,6 +217,10 @@ class StageOperator(BaseOperator):
 
     def _warn(self, line: str) -> None:
         self.log.warning("%s", line)
+
+
+class TrainOperator(StageOperator):
+    """Trains; its work is placed, sized and pooled as the spec's `train.placement` states."""
 
 
 @contextmanager

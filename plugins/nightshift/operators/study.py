@@ -144,7 +144,7 @@ class TrialsOperator(StageOperator):
             return self._trials(context, resolved, settings)
 
     @waiting_for_database()
-    def resume(self, context: Context, event: dict[str, JsonValue], fingerprint: str) -> dict[str, JsonValue]:
+    def trigger_reentry(self, context: Context, event: dict[str, JsonValue], fingerprint: str = "") -> dict[str, JsonValue]:
         """Continue with the trigger's event after a trial was deferred; as `execute`."""
         with task_errors():
             settings = Settings.from_environment()

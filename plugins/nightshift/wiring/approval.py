@@ -19,6 +19,7 @@ from nightshift.airflow_ext.pools import CPU
 from nightshift.execution.retries import TaskArguments
 from nightshift.operators.approval import AnswerOperator, AskOperator, with_refusals
 from nightshift.queries.questions import ASK
+from nightshift.wiring.task_classes import task_class
 from training.spec import PipelineSpec
 from training.spec.rules.names import APPROVAL_SUFFIX, HELPER_TAG
 
@@ -46,7 +47,15 @@ def approval_dag(spec: PipelineSpec, common: TaskArguments) -> DAG:
     )
     with dag:
         ask = AskOperator(task_id=ASK, spec=spec, pool=CPU.name, **with_refusals(common))
-        ask >> AnswerOperator(
-            task_id="promote", model=model, alerts=spec.alerts, pool=CPU.name, trigger_rule=TriggerRule.ALL_DONE, spec=spec, **common
+        answering, arguments = task_class(AnswerOperator, "promote", spec)
+        ask >> answering(
+            task_id="promote",
+            model=model,
+            alerts=spec.alerts,
+            pool=CPU.name,
+            trigger_rule=TriggerRule.ALL_DONE,
+            spec=spec,
+            **arguments,
+            **common,
         )
     return dag

@@ -18,6 +18,7 @@ from nightshift.operators.canary_looks import NextLookOperator
 from nightshift.operators.promotion import CanaryDecisionOperator
 from nightshift.operators.resolve_canary import ResolveCanary
 from nightshift.wiring.chain import first_tasks, stage_tasks
+from nightshift.wiring.task_classes import task_class
 from nightshift.wiring.trigger_params import param_of, set_params
 from training.spec import PipelineSpec
 from training.spec.rules.names import CANARY_SUFFIX, HELPER_TAG
@@ -51,7 +52,8 @@ def canary_dag(spec: PipelineSpec, spec_path: Path, common: TaskArguments) -> DA
     with dag:
         first = first_tasks(spec, spec_path, common, operator=ResolveCanary, model=spec.promote.model)
         look = stage_tasks(spec, (*upstream(STAGE), STAGE), common, after=first)
-        promote = CanaryDecisionOperator(task_id="promote", model=spec.promote.model, alerts=spec.alerts, pool=CPU.name, **common)
+        deciding, arguments = task_class(CanaryDecisionOperator, "promote", spec)
+        promote = deciding(task_id="promote", model=spec.promote.model, alerts=spec.alerts, pool=CPU.name, **arguments, **common)
         next_look = NextLookOperator(
             task_id="next_look", model=spec.promote.model, schedule=rules.schedule, timezone=spec.timezone, pool=CPU.name, **common
         )

@@ -14,6 +14,7 @@ from nightshift.operators.resolve import ResolveOperator
 from nightshift.operators.stage import StageOperator
 from nightshift.operators.wait import WAIT, WaitForData
 from nightshift.resolved_run import RESOLVE
+from nightshift.wiring.task_classes import task_class
 from training.spec import PipelineSpec
 
 
@@ -43,7 +44,8 @@ def stage_tasks(spec: PipelineSpec, stages: Iterable[str], common: TaskArguments
     """
     last = after
     for stage in stages:
-        task = StageOperator(task_id=stage, stage=stage, pool=pool_of(spec, stage), **common)
+        kind, arguments = task_class(StageOperator, stage, spec)
+        task = kind(task_id=stage, stage=stage, pool=pool_of(spec, stage), **arguments, **common)
         last >> task
         last = task
     return last

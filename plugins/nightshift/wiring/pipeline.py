@@ -1,4 +1,4 @@
-"""From a pipeline's YAML to its DAG: a pure function of the file, so that parsing twice gives the same serialised DAG."""
+"""From a pipeline's YAML to its DAG: a pure function of the file and the installation: parsed twice, it is serialised alike."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from nightshift.airflow_ext.pools import pool_of
 from nightshift.airflow_ext.timetables import CronTimetable
 from nightshift.execution.retries import BudgetRetryPolicy, TaskArguments
 from nightshift.operators.promotion import PromoteOperator
-from nightshift.operators.stage import StageOperator
+from nightshift.operators.stage import StageOperator, TrainOperator
 from nightshift.operators.study import TUNE
 from nightshift.wiring.chain import first_tasks
 from nightshift.wiring.study import study_tasks, tune_dag
+from nightshift.wiring.task_classes import task_class
 from nightshift.wiring.trigger_params import params_of, set_params
 from training.errors import SpecError
 from training.spec import PipelineSpec, load_spec
@@ -105,13 +106,15 @@ def asks_people(spec: PipelineSpec) -> bool:
 
 
 def _stage(spec: PipelineSpec, stage: str, common: TaskArguments) -> StageOperator:
-    pool = pool_of(spec, stage)
+    kinds: dict[str, type[StageOperator]] = {"promote": PromoteOperator, "train": TrainOperator}
+    of_the_stage: dict[str, Any] = {}
     if stage == "promote":
-        return PromoteOperator(task_id=stage, model=spec.promote.model, alerts=spec.alerts, pool=pool, **common)
-    if stage == "evaluate":
+        of_the_stage = {"model": spec.promote.model, "alerts": spec.alerts}
+    elif stage == "evaluate":
         # It is measured against the champion; and so Airflow shows the model's asset before anything is scheduled on it.
-        return StageOperator(task_id=stage, stage=stage, pool=pool, inlets=[model_asset(spec.promote.model, CHAMPION)], **common)
-    return StageOperator(task_id=stage, stage=stage, pool=pool, **common)
+        of_the_stage = {"inlets": [model_asset(spec.promote.model, CHAMPION)]}
+    placed, arguments = task_class(kinds.get(stage, StageOperator), stage, spec)
+    return placed(task_id=stage, stage=stage, pool=pool_of(spec, stage), **of_the_stage, **arguments, **common)
 
 
 def _of_all_tasks(spec: PipelineSpec) -> TaskArguments:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from airflow.sdk import DAG, Param
 
 from nightshift.operators.rollback import RollbackOperator
+from nightshift.wiring.task_classes import task_class
 from training.spec.rules.names import HELPER_TAG, ROLLBACK
 
 
@@ -28,5 +29,6 @@ def rollback_dag() -> DAG:
     )
     with dag:
         # Not the pool of stages: the way back waits for no evaluation.
-        RollbackOperator(task_id=ROLLBACK, retries=2)
+        rolling_back, arguments = task_class(RollbackOperator, "promote", None)
+        rolling_back(task_id=ROLLBACK, retries=2, **arguments)
     return dag

@@ -17,6 +17,7 @@ from nightshift.airflow_ext.pools import CPU, pool_of
 from nightshift.execution.retries import TaskArguments
 from nightshift.operators.study import PLAN, TRIALS, TUNE, PlanOperator, TrialsOperator, TuneOperator
 from nightshift.wiring.chain import first_tasks, stage_tasks
+from nightshift.wiring.task_classes import task_class
 from nightshift.wiring.trigger_params import set_params
 from training.spec import PipelineSpec
 from training.spec.rules.names import HELPER_TAG, TUNE_SUFFIX
@@ -34,8 +35,10 @@ def study_tasks(spec: PipelineSpec, common: TaskArguments, *, after: Any) -> Bas
         after: task that they come after.
     """
     plan = PlanOperator(task_id=PLAN, pool=CPU.name, **common)
-    trials = TrialsOperator.partial(task_id=TRIALS, pool=pool_of(spec, TRIAL), **common).expand(worker=plan.output)
-    tune = TuneOperator(task_id=TUNE, pool=CPU.name, **common)
+    worker, arguments = task_class(TrialsOperator, TRIAL, spec)
+    trials = worker.partial(task_id=TRIALS, pool=pool_of(spec, TRIAL), **arguments, **common).expand(worker=plan.output)
+    summing, arguments = task_class(TuneOperator, TUNE, spec)
+    tune = summing(task_id=TUNE, pool=CPU.name, **arguments, **common)
     after >> plan >> trials >> tune
     return tune
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 from nightshift.execution import gpus
 from nightshift.execution.backend import Backend, Deferral, StageTask, keys_set
 from nightshift.execution.kubernetes.config import Cluster, check_placement, cluster_of
+from nightshift.execution.kubernetes.launch import launch_of
+from nightshift.execution.kubernetes.manifests import labels_of, resources_of
 from nightshift.execution.kubernetes.status import LaunchStatus
 from nightshift.execution.outcomes import Action, StageEndedError, Verdict
 from nightshift.settings import Settings
@@ -19,16 +21,30 @@ from training.stage_table import TRAININGS
 from training.store.metric_journal import journal_name
 
 if TYPE_CHECKING:
+    from nightshift.execution.kubernetes.client import ClusterOperator
     from nightshift.execution.kubernetes.launches import RemoteWork, Waiting
     from nightshift.execution.kubernetes.trigger import WatchLaunch
 
-AWAY = "kubernetes.unavailable"
+AWAY: Final = "kubernetes.unavailable"
+PODS: Final = "nightshift.operators.pods"
+HELPER_PODS: Final = "nightshift.operators.helper_pods"
 
 
 class KubernetesBackend(Backend):
     """Looks at the cluster, starts what is missing there, and leaves the waiting to the triggerer."""
 
     shares_disk = False
+    operators: ClassVar[Mapping[str, str]] = {
+        "StageOperator": f"{PODS}:StagePodOperator",
+        "PromoteOperator": f"{PODS}:PromotePodOperator",
+        "CanaryDecisionOperator": f"{PODS}:CanaryDecisionPodOperator",
+        "TuneOperator": f"{PODS}:TunePodOperator",
+        "TrainOperator": f"{PODS}:TrainingJobOperator",
+        "TrialsOperator": f"{PODS}:TrialsJobOperator",
+        "AnswerOperator": f"{HELPER_PODS}:AnswerPodOperator",
+        "RepairOperator": f"{HELPER_PODS}:RepairPodOperator",
+        "RollbackOperator": f"{HELPER_PODS}:RollbackPodOperator",
+    }
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -43,6 +59,26 @@ class KubernetesBackend(Backend):
             SpecError: `settings.kubernetes`, no file is named; or everything that is wrong with it.
         """
         return cluster_of(self._settings)
+
+    def arguments(self, stage: str, spec: PipelineSpec | None) -> dict[str, Any]:
+        """Return what "Rendered Template" shows before a launch, from the YAML and the cluster's file, and the way to the cluster."""
+        cluster = self.cluster
+        found: dict[str, Any] = {
+            "namespace": cluster.namespace,
+            "kubernetes_conn_id": cluster.connection,
+            "in_cluster": cluster.in_cluster,
+        }
+        if spec is None:
+            return {**found, "image": cluster.image}
+        nodes = spec.train.placement.nodes if stage in TRAININGS else 1
+        launch = launch_of(spec, cluster, stage=stage, name="", attempt_id="", request_uri="", nodes=nodes, spot=False)
+        return {
+            **found,
+            "image": cluster.image_of(gpus=launch.gpus),
+            "resources": resources_of(launch, cluster),
+            # Those of a launch have no value yet.
+            "labels": {name: value for name, value in labels_of(launch, cluster, queued=True).items() if value},
+        }
 
     def check(self, spec: PipelineSpec | None = None) -> None:
         """Check the cluster's file, and whether it has the names that a pipeline uses.
@@ -106,7 +142,7 @@ def remote_work(task: StageTask, cluster: Cluster) -> RemoteWork:
     # A clear raises the number of tries that a task may have, and nothing else does. A run that was deleted and triggered again under
     # the same id starts at another instant.
     generation = f"{run.start_date}/{getattr(ti, 'max_tries', 0)}"
-    submitter = Submitter(cluster, task.context, task_id=task.run.task_id)
+    submitter = Submitter(cluster, task.context, cast("ClusterOperator", task.operator))
     return RemoteWork(task, generation=generation, cluster=cluster, submitter=submitter)
 
 

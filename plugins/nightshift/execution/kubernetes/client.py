@@ -1,6 +1,5 @@
-"""The only place that names Airflow's KubernetesPodOperator: it connects to the cluster, and builds pods as that Airflow wants them: its
-labels, its `pod_mutation_hook`. What it would do after that is done elsewhere: it deletes a pod that succeeded while no task looked and
-starts it again, and it knows success by a pod's phase.
+"""One task's requests to the cluster, by the hook and the pods of the task's own operator (`nightshift.operators.pods`): each is repeated
+while the cluster does not answer, and its errors are ours.
 """
 
 from __future__ import annotations
@@ -8,39 +7,22 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import tenacity
-from airflow.providers.cncf.kubernetes.operators.pod import KubernetesPodOperator
 from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
 from nightshift.execution.kubernetes.config import Cluster
 from nightshift.execution.kubernetes.launch import Launch
-from nightshift.execution.kubernetes.manifests import (
-    CONTAINER,
-    LAUNCH_LABEL,
-    Manifest,
-    job_manifest,
-    member_template,
-    pod_manifest,
-    service_manifest,
-)
+from nightshift.execution.kubernetes.manifests import LAUNCH_LABEL, Manifest, job_manifest, pod_manifest, service_manifest
 from nightshift.execution.kubernetes.status import LaunchStatus, look_at_gang, look_at_pod
 from training.errors import DeniedError, NightshiftError, Problem, SpecError, UnavailableError
-from training.installation import Variable
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
-POD: Final = Variable(
-    name="KUBERNETES_SERVICE_HOST", set_by="others", meaning="Kubernetes: the process runs in a pod, whose account it uses"
-)
-KUBECONFIG: Final = Variable(
-    name="KUBECONFIG", kind="path", set_by="others", meaning="Kubernetes: the cluster's file; it comes before the pod's account"
-)
 NOT_FOUND: Final = 404
 CONFLICT: Final = 409
 INVALID: Final = frozenset({400, 422})
@@ -56,19 +38,24 @@ TRIED_AGAIN: Final = tenacity.retry(
 """All requests to the cluster can be repeated: a launch's name is noted before the first one."""
 
 
-def in_cluster() -> bool | None:
-    """Return True inside a pod, None elsewhere: there the connection or KUBECONFIG says where the cluster is."""
-    return True if POD.text() and not KUBECONFIG.text() else None
+class ClusterOperator(Protocol):
+    """What is asked of a task's operator: `nightshift.operators.pods.PodTask`, and for trainings `JobTask`."""
+
+    @property
+    def client(self) -> client.CoreV1Api: ...
+
+    def submit(self, manifest: Manifest, context: Context) -> None: ...
+
+    def submit_job(self, job: Manifest, context: Context) -> None: ...
 
 
 class Submitter:
     """Sends one task's requests to the cluster."""
 
-    def __init__(self, cluster: Cluster, context: Context, *, task_id: str) -> None:
+    def __init__(self, cluster: Cluster, context: Context, operator: ClusterOperator) -> None:
         self._cluster = cluster
         self._context = context
-        self._task_id = task_id
-        self._operator = self._operator_of({"metadata": {}, "spec": {"containers": []}}, name="none")
+        self._operator = operator
 
     def look(self, name: str, kind: str) -> LaunchStatus:
         """Return what the cluster says of a launch.
@@ -88,24 +75,17 @@ class Submitter:
         )
         return look_at_gang(job, (listed or {}).get("items", []))
 
-    def submit(self, launch: Launch) -> bool:
-        """Create the objects of a launch unless they exist; return whether this call created them.
+    def submit(self, launch: Launch) -> None:
+        """Create the objects of a launch unless they exist.
 
         Raises:
-            DeniedError: `kubernetes.denied`.
+            DeniedError: `kubernetes.denied`; `kubernetes.name_taken`, an object of its name is not the launch's.
             SpecError: `kubernetes.invalid`, the cluster refuses the manifest, and says why.
             UnavailableError: `kubernetes.unavailable`.
         """
-        manifest = pod_manifest(launch, self._cluster)
-        operator = self._operator_of(manifest, name=launch.name)
-        pod: Manifest = operator.client.api_client.sanitize_for_serialization(operator.build_pod_request_obj(self._context))
-        if not launch.is_gang:
-            # Not by the operator's pod manager, which tries a name that is taken again for half a minute.
-            return self._created("create pod", partial(self._core.create_namespaced_pod, self._namespace, pod), launch)
-        job = job_manifest(launch, self._cluster, template=member_template(pod, launch, self._cluster))
-        made = self._created("create job", partial(self._batch.create_namespaced_job, self._namespace, job), launch)
-        self.ensure_service(launch)
-        return made
+        self._create(launch)
+        if launch.is_gang:
+            self.ensure_service(launch)
 
     @TRIED_AGAIN
     def delete(self, name: str, kind: str) -> None:
@@ -132,34 +112,13 @@ class Submitter:
     def _batch(self) -> client.BatchV1Api:
         return client.BatchV1Api(self._core.api_client)
 
-    def _operator_of(self, manifest: Manifest, *, name: str) -> KubernetesPodOperator:
-        return KubernetesPodOperator(
-            task_id=self._task_id,
-            name=name,
-            namespace=self._cluster.namespace,
-            pod_template_dict=manifest,
-            base_container_name=CONTAINER,
-            termination_message_policy="FallbackToLogsOnError",
-            kubernetes_conn_id=self._cluster.connection,
-            in_cluster=None if self._cluster.connection else in_cluster(),
-            random_name_suffix=False,
-            do_xcom_push=False,
-            deferrable=True,
-            get_logs=False,
-            automount_service_account_token=False,
-        )
-
     @TRIED_AGAIN
-    def _created(self, verb: str, create: Callable[..., Any], launch: Launch) -> bool:
-        with self._faults(verb, launch.name):
-            try:
-                create(_preload_content=False)
-            except ApiException as err:
-                if err.status != CONFLICT:
-                    raise
-                # Names are unique: it was made by a worker that was killed, or by one that works at the launch now.
-                return False
-            return True
+    def _create(self, launch: Launch) -> None:
+        with self._faults(f"create {launch.kind.lower()}", launch.name):
+            if launch.kind == "Job":
+                self._operator.submit_job(job_manifest(launch, self._cluster), self._context)
+            else:
+                self._operator.submit(pod_manifest(launch, self._cluster), self._context)
 
     def ensure_service(self, launch: Launch) -> None:
         """Create a gang's Service where it is missing: a worker may have been killed between the Job and it.

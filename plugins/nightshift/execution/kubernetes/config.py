@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field, ValidationError
 
 from nightshift.settings import SOURCE, Settings
 from training.errors import Problem, SpecError
+from training.installation import Variable
 from training.spec import PipelineSpec
 from training.spec.problems import in_order, problem_at, problems_of
 from training.spec.types import Bytes, Line, PositiveDuration, Section, refusal, told
@@ -20,6 +21,12 @@ from training.stage_table import ALL_STAGES, TABLE
 VARIABLE: Final = "NIGHTSHIFT_KUBERNETES"
 EVERY_STAGE: Final = "all"
 ANY_STAGE: Final = "default"
+POD: Final = Variable(
+    name="KUBERNETES_SERVICE_HOST", set_by="others", meaning="Kubernetes: the process runs in a pod, whose account it uses"
+)
+KUBECONFIG: Final = Variable(
+    name="KUBECONFIG", kind="path", set_by="others", meaning="Kubernetes: the cluster's file; it comes before the pod's account"
+)
 SECRET_NAME: Final = re.compile(r"(?i).*(PASSWORD|SECRET|TOKEN|CREDENTIAL|PRIVATE_KEY|ACCESS_KEY_ID).*")
 DIGEST: Final = re.compile(r".+@(sha256:[0-9a-f]{64})")
 
@@ -105,6 +112,11 @@ class Cluster(Section):
     grace: PositiveDuration = Field(default="90s", validate_default=True)
     """Between SIGTERM and SIGKILL: time for a last checkpoint."""
     user_id: Annotated[int, Field(ge=1, le=2**31 - 1)] = 65532
+
+    @property
+    def in_cluster(self) -> bool | None:
+        """True where this process is to use its pod's account, None elsewhere: `connection` or KUBECONFIG says where the cluster is."""
+        return True if POD.text() and not KUBECONFIG.text() and not self.connection else None
 
     def amount_of(self, stage: str) -> Amount:
         return self.resources.get(stage) or self.resources.get(TABLE[stage].sized_like) or self.resources.get(ANY_STAGE) or Amount()

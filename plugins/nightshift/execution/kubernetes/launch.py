@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from nightshift.execution.kubernetes.config import Cluster
 from training.contracts import sha256_hex
@@ -13,6 +13,7 @@ from training.spec import PipelineSpec
 from training.spec.sections.resources import StageResources
 from training.stage_table import TRAININGS
 
+Kind = Literal["Pod", "Job"]
 MAX_NAME_CHARS: Final = 52
 """A member's host name is the Job's name, a dash and its index, and has at most 63 characters."""
 
@@ -50,6 +51,15 @@ class Launch:
     @property
     def is_gang(self) -> bool:
         return self.nodes > 1
+
+    @property
+    def kind(self) -> Kind:
+        return kind_of(self.stage)
+
+
+def kind_of(stage: str) -> Kind:
+    """Return what the cluster is asked for: one Pod, or for each training a Job of one or more members, as its nodes may change."""
+    return "Job" if stage in TRAININGS else "Pod"
 
 
 def launch_name(pipeline: str, stage: str, attempt_id: str, number: int) -> str:

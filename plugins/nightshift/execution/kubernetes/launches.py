@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 
 from nightshift.execution.backend import ELASTIC, StageTask, spec_environment
 from nightshift.execution.budget import Relaunches, next_relaunch, resumption
-from nightshift.execution.kubernetes.client import Submitter, in_cluster
+from nightshift.execution.kubernetes.client import Submitter
 from nightshift.execution.kubernetes.config import Cluster
-from nightshift.execution.kubernetes.launch import Launch, launch_name, launch_of
+from nightshift.execution.kubernetes.launch import Kind, Launch, kind_of, launch_name, launch_of
 from nightshift.execution.kubernetes.slow_nodes import NOTHING, Avoidance, avoidance
 from nightshift.execution.kubernetes.status import LaunchStatus
 from nightshift.execution.kubernetes.timeouts import Limits, limits_of
@@ -33,7 +33,7 @@ class Waiting:
 
     number: int
     name: str
-    kind: str
+    kind: Kind
     namespace: str
     limits: Limits
     connection: str | None
@@ -100,14 +100,14 @@ class RemoteWork:
 
     def _look(self, entry: LaunchEntry, reported: LaunchStatus | None) -> LaunchStatus:
         """Return what is known of a launch; submit it where it was claimed and nothing came of it."""
-        kind = _kind(entry)
+        kind = kind_of(self._task.stage)
         status = self._submitter.look(entry.name, kind)
         if status.phase == "ended":
             return status
         if reported is not None and reported.phase == "ended":
             # The trigger gave up on it, or saw an end of which nothing is left.
             return reported
-        if status.phase == "waiting" and kind == "Job":
+        if status.phase == "waiting" and entry.nodes > 1:
             self._submitter.ensure_service(self._launch(entry))
         if status.phase != "absent":
             return status
@@ -221,11 +221,11 @@ class RemoteWork:
         return Waiting(
             number=entry.number,
             name=entry.name,
-            kind=_kind(entry),
+            kind=kind_of(self._task.stage),
             namespace=self._cluster.namespace,
             limits=limits_of(self._cluster, may_shrink=can_shrink),
             connection=self._cluster.connection,
-            in_cluster=None if self._cluster.connection else in_cluster(),
+            in_cluster=self._cluster.in_cluster,
         )
 
     def _launch(self, entry: LaunchEntry) -> Launch:
@@ -249,11 +249,11 @@ class RemoteWork:
             try:
                 self._delete(entry)
             except NightshiftError as err:
-                self._task.say(f"{_kind(entry)} {entry.name} may be left behind: {err}")
+                self._task.say(f"{kind_of(self._task.stage)} {entry.name} may be left behind: {err}")
                 return
 
     def _delete(self, entry: LaunchEntry) -> None:
-        self._submitter.delete(entry.name, _kind(entry))
+        self._submitter.delete(entry.name, kind_of(self._task.stage))
 
 
 def pod_environment(cluster: Cluster, settings: Settings, stage: str, *, gpus: int) -> dict[str, str]:
@@ -265,10 +265,6 @@ def pod_environment(cluster: Cluster, settings: Settings, stage: str, *, gpus: i
     if settings.model_packages:
         known["NIGHTSHIFT_MODEL_PACKAGES"] = ",".join(settings.model_packages)
     return {name: value for name, value in known.items() if name not in cluster.environment}
-
-
-def _kind(entry: LaunchEntry) -> str:
-    return "Job" if entry.nodes > 1 else "Pod"
 
 
 def _as_ended(status: LaunchStatus) -> Ended:

@@ -52,14 +52,11 @@ def pod_manifest(launch: Launch, cluster: Cluster) -> Manifest:
     }
 
 
-def job_manifest(launch: Launch, cluster: Cluster, *, template: Manifest) -> Manifest:
-    """Return the Indexed Job of a gang.
+def job_manifest(launch: Launch, cluster: Cluster) -> Manifest:
+    """Return the Indexed Job of a training, of one member or a gang.
 
     One failed member fails the whole at once, for any reason: Nightshift starts it again from the last commit. A parallelism that
     equals the completions is what lets a cluster with native gang scheduling start all members or none.
-
-    Args:
-        template: metadata and spec of the members, as made from `pod_manifest` of the same launch.
     """
     queue = cluster.queue_of(launch.owner)
     return {
@@ -87,18 +84,22 @@ def job_manifest(launch: Launch, cluster: Cluster, *, template: Manifest) -> Man
             },
             # The first member commits; nothing that the others do after that is of account.
             "successPolicy": {"rules": [{"succeededIndexes": "0"}]},
-            "template": template,
+            "template": member_template(launch, cluster),
         },
     }
 
 
-def member_template(pod: Manifest, launch: Launch, cluster: Cluster) -> Manifest:
-    """Return a Job's pod template from a Pod as it would have been submitted."""
-    labels = {name: value for name, value in pod["metadata"].get("labels", {}).items() if name != QUEUE_LABEL}
-    annotations = dict(pod["metadata"].get("annotations") or {})
+def member_template(launch: Launch, cluster: Cluster) -> Manifest:
+    """Return the template of a Job's members."""
+    annotations = {REQUEST_ANNOTATION: launch.request_uri}
     if launch.topology and cluster.queue_of(launch.owner):
         annotations[KUEUE_TOPOLOGY] = cluster.topologies[launch.topology]
-    return {"metadata": {"labels": labels, "annotations": annotations}, "spec": {**pod["spec"], "subdomain": launch.name}}
+    meeting = {"subdomain": launch.name} if launch.is_gang else {}
+    # The Job as a whole is in the queue.
+    return {
+        "metadata": {"labels": labels_of(launch, cluster), "annotations": annotations},
+        "spec": {**pod_spec(launch, cluster), **meeting},
+    }
 
 
 def service_manifest(launch: Launch, cluster: Cluster, *, job_uid: str) -> Manifest:
@@ -197,8 +198,6 @@ def command_of(launch: Launch, cluster: Cluster) -> list[str]:
 
 
 def _container(launch: Launch, cluster: Cluster) -> Manifest:
-    amounts = {"cpu": _cpus(launch.cpus), "memory": _quantity(launch.memory_bytes)}
-    devices = {cluster.gpu_resource: str(launch.gpus)} if launch.gpus else {}
     environment = _environment(launch, cluster)
     return {
         "name": CONTAINER,
@@ -207,8 +206,7 @@ def _container(launch: Launch, cluster: Cluster) -> Manifest:
         "command": command_of(launch, cluster),
         "env": [{"name": name, "value": value} for name, value in sorted(environment.items())] + _index(launch) + [_node()],
         "envFrom": [{"secretRef": {"name": name}} for name in cluster.secrets_of(launch.stage)],
-        # Memory is limited; processors are shared, and only requested.
-        "resources": {"requests": {**amounts, **devices}, "limits": {"memory": amounts["memory"], **devices}},
+        "resources": resources_of(launch, cluster),
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "privileged": False,
@@ -223,6 +221,13 @@ def _container(launch: Launch, cluster: Cluster) -> Manifest:
             *([{"name": "shared-memory", "mountPath": SHARED_MEMORY_PATH}] if launch.shared_memory_bytes else []),
         ],
     }
+
+
+def resources_of(launch: Launch, cluster: Cluster) -> Manifest:
+    """Return requests and limits of the container: memory is limited; processors are shared, and only requested."""
+    amounts = {"cpu": _cpus(launch.cpus), "memory": _quantity(launch.memory_bytes)}
+    devices = {cluster.gpu_resource: str(launch.gpus)} if launch.gpus else {}
+    return {"requests": {**amounts, **devices}, "limits": {"memory": amounts["memory"], **devices}}
 
 
 def _environment(launch: Launch, cluster: Cluster) -> dict[str, str]:

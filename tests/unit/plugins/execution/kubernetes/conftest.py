@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,9 +11,11 @@ import tenacity
 
 from nightshift.execution.backend import StageTask
 from nightshift.execution.kubernetes import launches
+from nightshift.execution.kubernetes.backend import KubernetesBackend
 from nightshift.execution.kubernetes.client import Submitter
 from nightshift.execution.kubernetes.config import Cluster
 from nightshift.execution.kubernetes.launches import RemoteWork, Waiting
+from nightshift.operators.pods import StagePodOperator, TrainingJobOperator
 from nightshift.resolved_run import ResolvedRun
 from nightshift.work import Work
 from tests.unit.plugins.execution.kubernetes.kubernetes_api import RUNNING, KubernetesApi
@@ -25,9 +28,9 @@ from training.store.addresses import new_attempt_id
 from training.store.leases import Lease
 
 FINGERPRINT = "f" * 64
-FIRST = "search-ranking-train-ffffffffffff-1"
+FIRST = "search-ranking-ffffffffffff-1"
 """The name of a work's first launch, with `known_names`."""
-SECOND = "search-ranking-train-ffffffffffff-2"
+SECOND = "search-ranking-ffffffffffff-2"
 
 
 @pytest.fixture
@@ -46,8 +49,9 @@ def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[KubernetesA
 
 @pytest.fixture
 def known_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Attempts differ by the digits that are in no name."""
+    """Attempts differ by the digits that are in no name, and no name has a stage."""
     monkeypatch.setattr(launches, "new_attempt_id", lambda: new_attempt_id()[12:] + "f" * 12)
+    monkeypatch.setattr(launches, "launch_name", lambda _p, _s, attempt_id, number: f"search-ranking-{attempt_id[-12:]}-{number}")
 
 
 @pytest.fixture
@@ -68,10 +72,11 @@ class Killed(BaseException):
 
 
 class Night:
-    """One piece of training work, and the tasks that ask for it."""
+    """One piece of work, and the tasks that ask for it."""
 
-    def __init__(self, store: Store, spec: PipelineSpec, cluster: Cluster) -> None:
+    def __init__(self, store: Store, spec: PipelineSpec, cluster: Cluster, stage: str) -> None:
         self.store = store
+        self.stage = stage
         self.spec = spec
         self.cluster = cluster
         values = {"spec_uri": store.put_json(freeze(spec)), "as_of": datetime(2026, 2, 1, 2, tzinfo=UTC).isoformat(), "force": False}
@@ -80,23 +85,28 @@ class Night:
 
     @property
     def address(self) -> StageAddress:
-        return self.store.address(self.spec.name, "train", FINGERPRINT)
+        return self.store.address(self.spec.name, self.stage, FINGERPRINT)
 
     def task(self, *, run_id: str = "r1", try_number: int = 1, generation: str = "0", submitter: Any = None) -> RemoteWork:
         """Return the work as this try of this run's task sees it."""
-        run = RunIdentity(dag_id=self.spec.name, run_id=run_id, task_id="train", try_number=try_number)
+        run = RunIdentity(dag_id=self.spec.name, run_id=run_id, task_id=self.stage, try_number=try_number)
         context: Any = {}
+        kind = TrainingJobOperator if self.stage == "train" else StagePodOperator
+        arguments = KubernetesBackend.arguments(SimpleNamespace(cluster=self.cluster), self.stage, self.spec)  # type: ignore[arg-type]
+        operator = kind(task_id=self.stage, stage=self.stage, **arguments)
+        operator.render_template_fields(context)
         task = StageTask(
             run=run,
             resolved=self.resolved,
-            stage="train",
+            stage=self.stage,
             work=Work(fingerprint=FINGERPRINT, inputs={"dataset": "file:///d"}, parameters={"world_size": 1}, code_version="c"),
             address=self.address,
+            operator=operator,
             context=context,
             say=self.said.append,
             warn=self.said.append,
         )
-        submitter = submitter or Submitter(self.cluster, context, task_id="train")
+        submitter = submitter or Submitter(self.cluster, context, operator)
         return RemoteWork(task, generation=generation, cluster=self.cluster, submitter=submitter)
 
     def advance(self, task: RemoteWork | None = None, **seen: Any) -> Any:
@@ -133,11 +143,12 @@ class Night:
 
 @pytest.fixture
 def night(api: KubernetesApi, store: Store, spec_with: Callable[..., PipelineSpec]) -> Callable[..., Night]:
-    """Return `night(placement=…, infrastructure=…, **cluster)`."""
+    """Return `night(placement=…, infrastructure=…, **cluster)`: a training's where a placement is given, which is a Job; else a Pod's."""
 
     def make(placement: dict[str, Any] | None = None, infrastructure: int = 3, **cluster: Any) -> Night:
         said = {"namespace": "nightshift", "image": "registry/stage:1", **cluster}
-        return Night(store, spec_with(placement, infrastructure), Cluster.model_validate(said))
+        stage = "train" if placement else "evaluate"
+        return Night(store, spec_with(placement, infrastructure), Cluster.model_validate(said), stage)
 
     return make
 

@@ -28,7 +28,8 @@ CUT = -2
 
 def pod_status(phase: str, **state: Any) -> Json:
     """Return a pod's status with the state of its container."""
-    return {"phase": phase, "startTime": CREATED, "containerStatuses": [{"name": "stage", "state": state}]}
+    container = {"name": "stage", "image": "stage:1", "imageID": "", "ready": "running" in state, "restartCount": 0, "state": state}
+    return {"phase": phase, "startTime": CREATED, "containerStatuses": [container]}
 
 
 RUNNING = pod_status("Running", running={"startedAt": CREATED})

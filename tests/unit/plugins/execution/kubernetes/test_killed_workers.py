@@ -21,7 +21,7 @@ from training.store.leases import Lease
 pytestmark = pytest.mark.slow
 
 Nights = Callable[..., Night]
-POD = {"nodes": 1, "processes_per_node": 1}
+POD = None
 GANG = {"nodes": 2, "processes_per_node": 1}
 PLACEMENTS = pytest.mark.parametrize("placement", [POD, GANG], ids=["pod", "gang"])
 STORE_CALLS = ("get", "find", "put", "create", "create_own", "list")
@@ -129,7 +129,7 @@ def test_many_rounds_of_killed_workers_submit_nothing_twice(
     api: KubernetesApi, night: Nights, placement: dict[str, Any], fate: Fate, monkeypatch: pytest.MonkeyPatch, rounds: int
 ) -> None:
     """Each round is a work of its own. Workers die at random, again and again, some launches are lost; the last one commits."""
-    plural = "jobs" if placement["nodes"] > 1 else "pods"
+    plural = "jobs" if placement else "pods"
     for seed in range(rounds):
         chance = random.Random(seed)  # noqa: S311 - the same kills in every run
         work = fresh(night(placement, infrastructure=50), seed, monkeypatch)

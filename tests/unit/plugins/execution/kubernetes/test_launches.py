@@ -15,6 +15,13 @@ from tests.unit.plugins.execution.kubernetes.conftest import FIRST, SECOND, Kill
 from tests.unit.plugins.execution.kubernetes.kubernetes_api import CUT, LOST, RUNNING, STALLED, SUCCEEDED, KubernetesApi, evicted, failed
 from training.errors import DeniedError, SpecError, UnavailableError
 
+Placement = dict[str, Any] | None
+EVICTED_MEMBER = {
+    "conditions": [{"type": "Failed", "status": "True", "message": "Pod has condition DisruptionTarget matching FailJob rule at index 0"}]
+}
+"""The status of a Job."""
+ONE, TWO = ({"nodes": nodes, "processes_per_node": 1} for nodes in (1, 2))
+
 pytestmark = pytest.mark.usefixtures("known_names")
 
 
@@ -110,9 +117,11 @@ def test_an_api_that_stays_away_is_unavailable_and_says_so(api: KubernetesApi, n
 
 
 @pytest.mark.parametrize("fault", [LOST, 504], ids=["closed", "by a gateway"])
-@pytest.mark.parametrize("nodes", [1, 2], ids=["pod", "gang"])
-def test_a_create_whose_answer_was_lost_is_found_and_not_repeated(api: KubernetesApi, night: Nights, nodes: int, fault: int) -> None:
-    work = night({"nodes": nodes, "processes_per_node": 1})
+@pytest.mark.parametrize("placement", [None, ONE, TWO], ids=["pod", "job of one", "gang"])
+def test_a_create_whose_answer_was_lost_is_found_and_not_repeated(
+    api: KubernetesApi, night: Nights, placement: Placement, fault: int
+) -> None:
+    work = night(placement)
     original, posts = api.serve, []
 
     def serve(method: str, *rest: Any) -> Any:
@@ -122,7 +131,7 @@ def test_a_create_whose_answer_was_lost_is_found_and_not_repeated(api: Kubernete
 
     api.serve = serve  # type: ignore[method-assign]
     # What is asked first is whether it is there: a pod, or a Job and its pods.
-    api.faults = [*[None] * nodes, fault] if fault != 504 else []
+    api.faults = [*[None] * (2 if placement else 1), fault] if fault != 504 else []
     assert work.advance().name == FIRST
     assert posts[:2] == [201, 409], "the first answer was lost"
     assert set(api.creates.values()) == {1}
@@ -155,18 +164,20 @@ def late(work: Night, task: RemoteWork, meanwhile: Callable[[], None]) -> Any:
     submitter = task._submitter
     submit = submitter.submit
 
-    def submit_late(launch: Any) -> bool:
+    def submit_late(launch: Any) -> None:
         meanwhile()
-        return submit(launch)
+        submit(launch)
 
     submitter.submit = submit_late  # type: ignore[method-assign]
     return work.advance(task)
 
 
-@pytest.mark.parametrize("nodes", [1, 2], ids=["pod", "gang"])
-def test_a_worker_that_wakes_up_a_launch_later_leaves_nothing_of_the_old_one(api: KubernetesApi, night: Nights, nodes: int) -> None:
-    work = night({"nodes": nodes, "processes_per_node": 1})
-    plural = "pods" if nodes == 1 else "jobs"
+@pytest.mark.parametrize("placement", [None, ONE, TWO], ids=["pod", "job of one", "gang"])
+def test_a_worker_that_wakes_up_a_launch_later_leaves_nothing_of_the_old_one(
+    api: KubernetesApi, night: Nights, placement: Placement
+) -> None:
+    work = night(placement)
+    plural = "jobs" if placement else "pods"
 
     def meanwhile() -> None:
         work.advance(work.task(try_number=2))
@@ -176,7 +187,7 @@ def test_a_worker_that_wakes_up_a_launch_later_leaves_nothing_of_the_old_one(api
 
     assert late(work, work.task(), meanwhile).name == SECOND
     assert api.creates[plural, FIRST] == 2, "it did come late"
-    assert api.names(plural) == api.names("services" if nodes > 1 else plural) == [SECOND]
+    assert api.names(plural) == api.names("services" if placement == TWO else plural) == [SECOND]
 
 
 def test_a_worker_that_wakes_up_when_the_work_is_done_finds_the_result_and_leaves_nothing(api: KubernetesApi, night: Nights) -> None:
@@ -302,9 +313,9 @@ def test_an_evicted_training_continues_and_leaves_spot_nodes_after_two(api: Kube
     for number in (1, 2, 3):
         waiting = work.advance()
         assert waiting.number == number
-        lives.append(api.objects["pods", waiting.name]["spec"]["nodeSelector"]["life"])
+        lives.append(api.objects["jobs", waiting.name]["spec"]["template"]["spec"]["nodeSelector"]["life"])
         work.begin()
-        api.set_status(waiting.name, evicted())
+        api.set_status(waiting.name, EVICTED_MEMBER, "jobs")
     assert lives == ["spot", "spot", "on-demand"]
 
 

@@ -54,7 +54,7 @@ def container(manifest: dict[str, Any]) -> dict[str, Any]:
 
 
 def gang_job(asked: Launch, cluster: Cluster) -> dict[str, Any]:
-    return job_manifest(asked, cluster, template=member_template(pod_manifest(asked, cluster), asked, cluster))
+    return job_manifest(asked, cluster)
 
 
 def test_a_pod_of_one_process_is_this() -> None:
@@ -251,7 +251,7 @@ def test_a_gang_in_a_queue_of_kueue_waits_suspended_and_leaves_the_domain_to_it(
 def test_every_pod_passes_the_restricted_profile(asked: Launch, cluster: Cluster) -> None:
     pod = pod_manifest(asked, cluster)
     assert violations(pod["spec"]) == []
-    assert violations(member_template(pod, asked, cluster)["spec"]) == []
+    assert violations(member_template(asked, cluster)["spec"]) == []
 
 
 def test_a_launch_asks_for_what_the_pipeline_says_and_else_what_the_cluster_gives() -> None:

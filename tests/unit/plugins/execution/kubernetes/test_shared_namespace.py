@@ -15,8 +15,8 @@ PLACEMENTS = pytest.mark.parametrize(("nodes", "plural"), [(1, "pods"), (2, "job
 @pytest.fixture
 def installations(night: Nights, tmp_path: Path) -> Callable[[int], tuple[Night, Night]]:
     def make(nodes: int) -> tuple[Night, Night]:
-        mine = night({"nodes": nodes, "processes_per_node": 1})
-        return mine, Night(Store(str(tmp_path / "other")), mine.spec, mine.cluster)
+        mine = night({"nodes": nodes, "processes_per_node": 1} if nodes > 1 else None)
+        return mine, Night(Store(str(tmp_path / "other")), mine.spec, mine.cluster, mine.stage)
 
     return make
 

@@ -10,8 +10,9 @@ from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 from nightshift.execution.kubernetes import launches
 from nightshift.execution.kubernetes.status import LaunchStatus
 from nightshift.execution.retries import InfrastructureError
+from nightshift.operators.pods import StagePodOperator
 from nightshift.operators.resolve import ResolveOperator
-from nightshift.operators.stage import StageFailedError, StageOperator
+from nightshift.operators.stage import StageFailedError
 from tests.unit.plugins.execution.kubernetes.kubernetes_api import RUNNING, SUCCEEDED, KubernetesApi, failed
 from training.code.closure import Code
 from training.contracts import RunIdentity, StageResult
@@ -29,7 +30,7 @@ class Task:
         self.execute = execute
         self.context_of = context_of
         self.store = store
-        self.operator = StageOperator(task_id="ingest", stage="ingest")
+        self.operator = StagePodOperator(task_id="ingest", stage="ingest")
         self.resolved = execute(ResolveOperator(task_id="resolve", spec_path=str(SPEC_PATH)), context_of("resolve"))
 
     def context(self, try_number: int = 1, **run: Any) -> Any:
@@ -44,7 +45,7 @@ class Task:
 
     def resume(self, deferred: TaskDeferred, seen: LaunchStatus) -> dict[str, Any]:
         """As another worker would: with nothing but what was kept."""
-        operator = StageOperator(task_id="ingest", stage="ingest")
+        operator = StagePodOperator(task_id="ingest", stage="ingest")
         event = {"number": deferred.trigger.number, "seen": seen.to_json()}
         method = getattr(operator, deferred.method_name)
         found: dict[str, Any] = method(self.context(), event=event, **(deferred.kwargs or {}))

@@ -1,4 +1,4 @@
-"""A worker of a study where the backend is a cluster: one pod at a time, each waited for in the triggerer."""
+"""A worker of a study where the backend is a cluster: one Job at a time, each waited for in the triggerer."""
 
 import os
 from pathlib import Path
@@ -8,8 +8,8 @@ import pytest
 from airflow.sdk.exceptions import TaskDeferred
 
 from nightshift.execution.kubernetes.status import LaunchStatus
-from nightshift.operators.study import TrialsOperator
-from tests.unit.plugins.execution.kubernetes.kubernetes_api import SUCCEEDED, KubernetesApi
+from nightshift.operators.pods import TrialsJobOperator
+from tests.unit.plugins.execution.kubernetes.kubernetes_api import KubernetesApi
 from training.contracts import RunIdentity, StageResult
 from training.runtime.provenance import CHECKOUT
 from training.spec import freeze, parse_spec, resolve_uris
@@ -19,6 +19,7 @@ from training.tuning.records import StudyStore, TrialRecord
 
 SPEC_PATH = CHECKOUT / "dags" / "pipelines" / "search_ranking.yaml"
 TUNE = "\ntune:\n  trials: 2\n  space: {learning_rate: {float: [1e-5, 1e-2]}}\n"
+COMPLETE = {"conditions": [{"type": "Complete", "status": "True"}]}
 CLUSTER = "namespace: nightshift\nimage: registry/stage:1\nsecrets: {trial: [database]}\nresources: {train: {cpus: 3, memory: 5GiB}}\n"
 
 
@@ -46,7 +47,7 @@ class StudyWorker:
 
     def start(self) -> TaskDeferred:
         with pytest.raises(TaskDeferred) as caught:
-            self.execute(TrialsOperator(task_id="trials", worker=0), self.context)
+            self.execute(TrialsJobOperator(task_id="trials", worker=0), self.context)
         return caught.value
 
     def finish(self, deferred: TaskDeferred) -> int:
@@ -65,7 +66,7 @@ class StudyWorker:
 
     def resume(self, deferred: TaskDeferred) -> Any:
         event = {"number": deferred.trigger.number, "seen": LaunchStatus(phase="ended", exit_code=0, words="done").to_json()}
-        task = TrialsOperator(task_id="trials", worker=0)
+        task = TrialsJobOperator(task_id="trials", worker=0)
         return getattr(task, deferred.method_name)(self.context, event=event, **(deferred.kwargs or {}))
 
 
@@ -82,24 +83,24 @@ def worker(
 
 def test_a_worker_has_one_trial_in_the_cluster_at_a_time_until_the_study_is_full(worker: StudyWorker, api: KubernetesApi) -> None:
     deferred = worker.start()
-    (first,) = api.names()
+    (first,) = api.names("jobs")
     assert first.startswith("search-ranking-trial-")
     assert worker.finish(deferred) == 0
-    api.set_status(first, SUCCEEDED)
+    api.set_status(first, COMPLETE, "jobs")
     with pytest.raises(TaskDeferred) as caught:
         worker.resume(deferred)
-    (second,) = api.names()
+    (second,) = api.names("jobs")
     assert second != first, "the first one's pod is gone before the second one's is made"
     assert worker.finish(caught.value) == 1
-    api.set_status(second, SUCCEEDED)
+    api.set_status(second, COMPLETE, "jobs")
     assert worker.resume(caught.value)["worker"] == 0
-    assert api.names() == []
+    assert api.names("jobs") == []
 
 
 def test_a_trial_is_placed_as_the_training_is(worker: StudyWorker, api: KubernetesApi) -> None:
     worker.start()
-    (name,) = api.names()
-    container = api.objects["pods", name]["spec"]["containers"][0]
+    (name,) = api.names("jobs")
+    container = api.objects["jobs", name]["spec"]["template"]["spec"]["containers"][0]
     assert "training.runtime.torchrun" in container["command"]
     assert "training.stages.trial" in container["command"]
     assert container["resources"]["requests"]["cpu"] == "3000m"
