@@ -112,9 +112,6 @@ class PodTask(KubernetesPodOperator):
     def cleanup(self, *_pods: Any, **_named: Any) -> None:
         """Do nothing: `RemoteWork` deletes what a launch left, and a committed result is success."""
 
-    def post_complete_action(self, **_named: Any) -> None:
-        """As `cleanup`."""
-
     def _take(self, manifest: Manifest) -> None:
         """Replace what the DAG file knew by the launch's manifest: a trigger may have changed resources and nodes."""
         container = next(one for one in manifest["spec"]["containers"] if one["name"] == CONTAINER)

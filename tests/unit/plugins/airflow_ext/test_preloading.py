@@ -34,9 +34,11 @@ print(json.dumps({"tasks": len(dag.tasks), "threads": threads, "more": sorted(se
 
 
 @pytest.mark.slow
-def test_parsing_a_pipeline_imports_nothing_that_was_not_preloaded(tmp_path: Path) -> None:
+@pytest.mark.parametrize("backend", ["local", "kubernetes"])
+def test_parsing_a_pipeline_imports_nothing_that_was_not_preloaded(tmp_path: Path, backend: str) -> None:
     path = os.pathsep.join([str(ROOT), str(ROOT / "plugins")])
     environment = {**os.environ, "AIRFLOW_HOME": str(tmp_path), "AIRFLOW__CORE__LOAD_EXAMPLES": "False", "PYTHONPATH": path}
+    environment |= {"NIGHTSHIFT_BACKEND": backend, "NIGHTSHIFT_KUBERNETES": str(ROOT / "docker" / "kubernetes" / "placement.yaml")}
     command = [sys.executable, "-c", FORKED, str(ROOT / "dags" / "search_ranking.py")]
     done = subprocess.run(command, env=environment, cwd=ROOT, check=True, capture_output=True, text=True)
     found = json.loads(done.stdout.splitlines()[-1])
