@@ -145,11 +145,14 @@ def backend_of(settings: Settings) -> Backend:
     Raises:
         SpecError: `settings.backend`, there is none of that name.
     """
-    known = {**{entry.name: entry.value for entry in entry_points(group=GROUP)}, **BACKENDS}
-    place = known.get(settings.backend)
+    place = BACKENDS.get(settings.backend)
+    if place is None:
+        # The search reads the metadata of all installed packages, which a process that parses a DAG file does not pay for.
+        installed = {entry.name: entry.value for entry in entry_points(group=GROUP)}
+        place = installed.get(settings.backend)
     if place is None:
         message = f"there is no backend {shown(settings.backend)}"
-        hint = f"use {' or '.join([*BACKENDS, *sorted(known.keys() - BACKENDS.keys())])}"
+        hint = f"use {' or '.join([*BACKENDS, *sorted(installed)])}"
         raise SpecError("environment", [Problem(code="settings.backend", field="NIGHTSHIFT_BACKEND", message=message, hint=hint)])
     module, _, name = place.partition(":")
     return cast("Backend", getattr(import_module(module), name)(settings))
