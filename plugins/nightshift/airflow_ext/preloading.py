@@ -33,13 +33,10 @@ def preload() -> None:
         for module in MODULES:
             importlib.import_module(module)
         from nightshift.airflow_ext.assets import CHAMPION, model_asset
-        from nightshift.execution.backend import backend_of
-        from nightshift.settings import Settings
         from training.spec.families import built_in_families, descriptor_of
 
         # Airflow's Kubernetes provider, for one: 0.8 s of CPU.
-        for place in backend_of(Settings.from_environment()).operators.values():
-            importlib.import_module(place.partition(":")[0])
+        importlib.import_module("nightshift.wiring.task_classes").import_classes()
         # A spec imports the descriptor of its family by name.
         for name in built_in_families():
             descriptor_of(name)

@@ -1,6 +1,6 @@
 """The tasks of an installation on Kubernetes: KubernetesPodOperator for stages, KubernetesJobOperator for trainings.
 
-Kept of the provider: constructor, template fields, hook and connection, labels, `pod_mutation_hook`, callbacks, `dry_run`. Not kept: what
+Kept of the provider: constructor, hook and connection, labels, `pod_mutation_hook`, callbacks, `dry_run`. Not kept: what
 it takes for the identity of work, and for success. It searches a pod by DAG, task and run, deletes one that has ended while no task looked,
 and starts it again; it knows success by a pod's phase. Here the store's record of launches is the identity, and a committed result is
 success (docs/kubernetes.md). `StageOperator` comes first in each class, so its `execute`, `trigger_reentry`, `invoke_defer_method` and
@@ -35,11 +35,16 @@ if TYPE_CHECKING:
 
 NOT_FOUND: Final = 404
 CONFLICT: Final = 409
+PLAIN: Final = client.Configuration()
+"""Of the models that are made here: without one each makes its own, which takes as long as all of a task's arguments."""
 
 
 class PodTask(KubernetesPodOperator):
     """KubernetesPodOperator for a pod whose name a launch has claimed in the store."""
 
+    # Those that these tasks set: each empty one costs every parse of every DAG file, and a line of "Rendered Template". And the provider's
+    # KubernetesJobOperator has its own from a set: another order in each process would be another version of the DAG.
+    template_fields = ("image", "namespace", "labels", "container_resources", "pod_template_dict")
     # "Rendered Template" then has the manifest of the launch.
     overwrite_rtif_after_execution = True
 
@@ -52,7 +57,10 @@ class PodTask(KubernetesPodOperator):
             kwargs: of the task, and of KubernetesPodOperator.
         """
         known = {name: kwargs.pop(name, None) for name in ("image", "namespace")}
-        known |= {"labels": labels or {}, "container_resources": client.V1ResourceRequirements(**(resources or {}))}
+        known |= {
+            "labels": labels or {},
+            "container_resources": client.V1ResourceRequirements(**(resources or {}), local_vars_configuration=PLAIN),
+        }
         verbatim: dict[str, Any] = {name: literal(value) for name, value in known.items()}
         super().__init__(
             **kwargs,
@@ -117,7 +125,7 @@ class PodTask(KubernetesPodOperator):
         container = next(one for one in manifest["spec"]["containers"] if one["name"] == CONTAINER)
         self.name, self.namespace = manifest["metadata"]["name"], manifest["metadata"]["namespace"]
         self.image, self.labels = container["image"], manifest["metadata"]["labels"]
-        self.container_resources = client.V1ResourceRequirements(**container["resources"])
+        self.container_resources = client.V1ResourceRequirements(**container["resources"], local_vars_configuration=PLAIN)
         self.pod_template_dict = manifest
 
     def _json_of(self, made: Any) -> Manifest:
@@ -137,8 +145,7 @@ class PodTask(KubernetesPodOperator):
 class JobTask(PodTask, KubernetesJobOperator):
     """KubernetesJobOperator for a Job whose name a launch has claimed in the store."""
 
-    # The provider's come from a set: another order in each process would be another version of the DAG.
-    template_fields = ("job_template_file", *KubernetesPodOperator.template_fields)
+    template_fields = PodTask.template_fields
 
     def submit_job(self, job: Manifest, context: Context) -> None:
         """Create the Job of a launch, or take the one that is there; raises ApiException.

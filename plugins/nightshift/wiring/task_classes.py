@@ -31,6 +31,12 @@ def task_class(kind: type[Task], stage: str, spec: PipelineSpec | None) -> tuple
     return cast("type[Task]", getattr(import_module(module), name)), backend.arguments(stage, spec)
 
 
+def import_classes() -> None:
+    """Import the classes that the tasks of this installation have."""
+    for place in backend_of(Settings.from_environment()).operators.values():
+        import_module(place.partition(":")[0])
+
+
 @functools.cache
 def _backend(settings: Settings) -> Backend:
     """One per process, which reads its files once; Airflow parses each DAG file in a process of its own."""
