@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from datetime import timedelta
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,14 @@ from airflow.sdk import DAG, BaseOperator
 from airflow.sdk.definitions.mappedoperator import MappedOperator
 
 from nightshift.airflow_ext.assets import DECISIONS
+from nightshift.execution.kubernetes.backend import KubernetesBackend
 from nightshift.operators import (
     approval,
     canary_looks,
     cleaning,
     expiry,
+    helper_pods,
+    pods,
     promotion,
     repair,
     resolve,
@@ -32,7 +36,22 @@ from training.runtime.provenance import CHECKOUT
 from training.spec import load_spec
 from training.spec.models import Alerts
 
-MODULES = (approval, canary_looks, cleaning, expiry, promotion, repair, resolve, resolve_canary, rollback, stage, study, wait)
+MODULES = (
+    approval,
+    canary_looks,
+    cleaning,
+    expiry,
+    helper_pods,
+    pods,
+    promotion,
+    repair,
+    resolve,
+    resolve_canary,
+    rollback,
+    stage,
+    study,
+    wait,
+)
 TUNE = "\ntune: {trials: 2, space: {learning_rate: {float: [1e-3, 1e-1], log: true}}}\n"
 SPEC_PATH = CHECKOUT / "dags" / "pipelines" / "search_ranking.yaml"
 SPEC = load_spec(SPEC_PATH)
@@ -41,6 +60,7 @@ OWN: dict[type[BaseOperator], dict[str, Any]] = {
     resolve.ResolveOperator: {"spec_path": str(SPEC_PATH)},
     wait.WaitForData: {"wait": timedelta(minutes=1)},
     stage.StageOperator: {"stage": "prepare"},
+    stage.TrainOperator: {"stage": "train"},
     study.PlanOperator: {},
     study.TrialsOperator: {"worker": 0},
     study.TuneOperator: {},
@@ -57,6 +77,11 @@ OWN: dict[type[BaseOperator], dict[str, Any]] = {
     expiry.ExpireOperator: {},
     repair.RepairOperator: {},
 }
+IN_PODS = {"namespace": "n", "image": "i", "resources": {}, "labels": {}, "kubernetes_conn_id": None, "in_cluster": None}
+for _name, _place in KubernetesBackend.operators.items():
+    _module, _, _kind = _place.partition(":")
+    _own = next(arguments for kind, arguments in OWN.items() if kind.__name__ == _name)
+    OWN[getattr(import_module(_module), _kind)] = {**_own, **IN_PODS}
 """Operator to the arguments that are its own."""
 MAPPED = {"trials": {"worker": 0}}
 """Task id of each mapped task to what one of its instances is called with."""
@@ -85,7 +110,7 @@ def test_every_mapped_task_of_every_dag_is_unmapped(tmp_path: Path) -> None:
 
 def operators() -> set[type[BaseOperator]]:
     found = {value for module in MODULES for value in vars(module).values() if isinstance(value, type) and issubclass(value, BaseOperator)}
-    return {kind for kind in found if kind.__module__.startswith("nightshift.")} - {FollowOperator}
+    return {kind for kind in found if kind.__module__.startswith("nightshift.")} - {FollowOperator, pods.PodTask, pods.JobTask}
 
 
 def test_every_operator_is_in_the_table() -> None:

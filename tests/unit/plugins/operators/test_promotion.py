@@ -228,10 +228,10 @@ def test_the_reason_of_a_rollback_is_in_its_alert_also_after_a_deferral_and_in_n
     found = result("rolled_back", "rolled_back")
     monkeypatch.setattr(rollback, "alerts_of", lambda *_: (MODEL, Alerts(on=("rolled_back",))))
     monkeypatch.setattr(alerts, "_to_slack", lambda event, _alerts: bool(sent.append(event["reason"])))
-    monkeypatch.setattr(StageOperator, "resume", lambda task, context, event, fingerprint: task.finish(context, found, RUN))
+    monkeypatch.setattr(StageOperator, "trigger_reentry", lambda task, context, event, fingerprint: task.finish(context, found, RUN))
     RollbackOperator(task_id="rollback").decision(context)
     # The triggerer starts another process.
-    RollbackOperator(task_id="rollback").resume(context, {}, "f" * 64)
+    RollbackOperator(task_id="rollback").trigger_reentry(context, {}, "f" * 64)
     assert sent == ["from version 2: complaints"]
     assert "alert: " in caplog.text
     assert "complaints" not in caplog.text
