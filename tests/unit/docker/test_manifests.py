@@ -19,7 +19,6 @@ from kubernetes.utils.quantity import parse_quantity
 from nightshift.execution.kubernetes.config import load_cluster
 from nightshift.execution.kubernetes.launch import Launch
 from nightshift.execution.kubernetes.manifests import labels_of
-from tests.unit.docker.restricted_profile import SECRET
 from training.runtime.provenance import CHECKOUT
 from training.stage_table import ALL_STAGES, TRAININGS
 
@@ -223,29 +222,6 @@ def test_nobody_but_trainings_reaches_a_stage_and_no_stage_reaches_a_metadata_ad
         {"cidr": "::/0", "except": ["fd00:ec2::254/128"]},
     ]
     assert {"namespaceSelector": {}} in [peer for rule in policy["egress"] for peer in rule["to"]]
-
-
-def test_airflows_chart_makes_no_user_no_role_and_no_secret_of_its_own() -> None:
-    values = yaml.safe_load((ROOT / "airflow-values.yaml").read_text(encoding="utf-8"))
-    assert values["createUserJob"] == {"enabled": False}
-    assert values["allowPodLaunching"] is False
-    assert values["postgresql"] == {"enabled": False}
-    for name in ("fernetKeySecretName", "apiSecretKeySecretName", "jwtSecretName"):
-        assert values[name]
-    assert values["data"]["metadataSecretName"]
-    environment = {variable["name"]: variable["value"] for variable in values["env"]}
-    assert environment["NIGHTSHIFT_BACKEND"] == "kubernetes"
-    assert not [name for name in environment if SECRET.search(name)]
-
-
-def test_airflows_chart_runs_as_the_accounts_that_have_the_rights() -> None:
-    values = yaml.safe_load((ROOT / "airflow-values.yaml").read_text(encoding="utf-8"))
-    accounts = {subject["name"] for subject in named("RoleBinding")["subjects"] if subject["kind"] == "ServiceAccount"}
-    assert {values[part]["serviceAccount"]["name"] for part in ("scheduler", "triggerer")} <= accounts
-    mount, volume = values["volumeMounts"][0], values["volumes"][0]
-    environment = {variable["name"]: variable["value"] for variable in values["env"]}
-    assert mount["name"] == volume["name"]
-    assert environment["NIGHTSHIFT_KUBERNETES"] == f"{mount['mountPath']}/placement.yaml"
 
 
 def test_the_namespace_enforces_the_restricted_profile() -> None:

@@ -1,0 +1,95 @@
+"""docker/kubernetes/airflow-values.yaml and the Secrets of docs/kubernetes.md: what Airflow's official chart is given starts.
+
+The chart is no part of the project. What a value changes in it is noted where a test relies on it (charts 1.18 to 1.22).
+"""
+
+import ipaddress
+import os
+import re
+import shutil
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import yaml
+from sqlalchemy import create_engine
+
+from tests.unit.docker.restricted_profile import SECRET
+from training.runtime.provenance import CHECKOUT
+
+ROOT = CHECKOUT / "docker" / "kubernetes"
+VALUES = yaml.safe_load((ROOT / "airflow-values.yaml").read_text(encoding="utf-8"))
+ENVIRONMENT = {variable["name"]: variable["value"] for variable in VALUES["env"]}
+COMPONENTS = ("scheduler", "triggerer", "dagProcessor")
+DISTRIBUTIONS = {"psycopg2": "psycopg2-binary", "asyncpg": "asyncpg"}
+
+
+def test_airflows_chart_makes_no_user_no_role_and_no_secret_of_its_own() -> None:
+    # The user "admin" with the password "admin" is made unless `defaultUser.enabled` is false; `enabled` alone does not prevent it.
+    assert VALUES["createUserJob"]["defaultUser"] == {"enabled": False}
+    assert VALUES["allowPodLaunching"] is False
+    assert VALUES["postgresql"] == {"enabled": False}
+    for name in ("fernetKeySecretName", "apiSecretKeySecretName", "jwtSecretName"):
+        assert VALUES[name]
+    assert VALUES["data"]["metadataSecretName"]
+    assert ENVIRONMENT["NIGHTSHIFT_BACKEND"] == "kubernetes"
+    assert not [name for name in ENVIRONMENT if SECRET.search(name)]
+
+
+def test_airflows_chart_runs_as_the_accounts_that_have_the_rights() -> None:
+    documents = yaml.safe_load_all((ROOT / "base" / "rbac.yaml").read_text(encoding="utf-8"))
+    binding = next(document for document in documents if document["kind"] == "RoleBinding")
+    accounts = {subject["name"] for subject in binding["subjects"] if subject["kind"] == "ServiceAccount"}
+    assert {VALUES[part]["serviceAccount"]["name"] for part in ("scheduler", "triggerer")} <= accounts
+    mount, volume = VALUES["volumeMounts"][0], VALUES["volumes"][0]
+    assert mount["name"] == volume["name"]
+    assert ENVIRONMENT["NIGHTSHIFT_KUBERNETES"] == f"{mount['mountPath']}/placement.yaml"
+
+
+def test_every_documented_connection_string_has_a_driver_that_the_image_has() -> None:
+    text = (CHECKOUT / "docs" / "kubernetes.md").read_text(encoding="utf-8")
+    documented = set(re.findall(r"=(postgresql[+\w]*)://…", text))
+    assert documented
+    image = (CHECKOUT / "docker" / "requirements" / "airflow.txt").read_text(encoding="utf-8").splitlines()
+    for scheme in documented:
+        driver = create_engine(f"{scheme}://airflow:secret@postgres:5432/airflow").dialect.driver
+        assert DISTRIBUTIONS[driver] in image, scheme
+
+
+def test_no_container_of_the_chart_runs_a_script_that_the_image_lacks() -> None:
+    # The sidecar "log-groomer" runs `bash /clean-logs`, which Airflow's own image has.
+    assert [VALUES[component]["logGroomerSidecar"] for component in COMPONENTS] == [{"enabled": False}] * 3
+
+
+def test_no_component_waits_for_a_volume() -> None:
+    # With LocalExecutor, `workers.persistence` (on by default) makes the scheduler a StatefulSet with a claim of 100 GiB.
+    assert VALUES["workers"]["persistence"] == VALUES["triggerer"]["persistence"] == {"enabled": False}
+
+
+def test_the_log_of_a_waiting_task_is_asked_for_at_an_address() -> None:
+    # Pods of a Deployment have names without a DNS entry. A process of its own: Airflow reads its configuration once per process.
+    environment = {**os.environ, "AIRFLOW__CORE__HOSTNAME_CALLABLE": VALUES["config"]["core"]["hostname_callable"]}
+    script = "from airflow.utils.net import get_hostname; print(get_hostname())"
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert ipaddress.ip_address(done.stdout.split()[-1])
+
+
+def test_the_rendered_chart_has_deployments_of_one_container_without_claims() -> None:
+    # NIGHTSHIFT_AIRFLOW_CHART: a folder with Airflow's official chart; it is no package of a registry that `make install-dev` uses.
+    chart = os.environ.get("NIGHTSHIFT_AIRFLOW_CHART")
+    if not chart or shutil.which("helm") is None:
+        pytest.skip("helm is not at hand, or NIGHTSHIFT_AIRFLOW_CHART names no folder with Airflow's official chart")
+    command = ["helm", "template", "airflow", chart, "-n", "airflow", "-f", str(ROOT / "airflow-values.yaml")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    rendered = [document for document in yaml.safe_load_all(done.stdout) if document]
+    assert not [document for document in rendered if document["kind"] in ("StatefulSet", "PersistentVolumeClaim")]
+    deployments = {document["metadata"]["name"]: containers(document) for document in rendered if document["kind"] == "Deployment"}
+    assert deployments == {f"airflow-{name}": [name] for name in ("api-server", "dag-processor", "scheduler", "triggerer")}
+    (config,) = (document["data"]["airflow.cfg"] for document in rendered if document["metadata"]["name"] == "airflow-config")
+    assert f"hostname_callable = {VALUES['config']['core']['hostname_callable']}" in config
+
+
+def containers(document: dict[str, Any]) -> list[str]:
+    return [container["name"] for container in document["spec"]["template"]["spec"]["containers"]]
