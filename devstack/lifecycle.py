@@ -27,10 +27,8 @@ from devstack.state import ServicesState, forget_stop, is_stop_noted, read_state
 from devstack.stopping import UNREACHABLE, end_leftovers, running, serving, stop, stopped_services_named
 from devstack.supervisor import GRACE_SECONDS, Supervisor
 from devstack.switching import pause_leftovers
-from nightshift.airflow_ext.pools import POOLS, Pool
 from nightshift.settings import Settings
-from training.errors import NightshiftError, SpecError, UnavailableError
-from training.spec import load_spec
+from training.errors import NightshiftError, UnavailableError
 
 logger = logging.getLogger(__name__)
 
@@ -124,7 +122,6 @@ def _start(settings: Settings, say: Callable[[str], None]) -> None:
     started_at = time.monotonic()
     wait_ready(settings, since=started_at, say=say)
     note_database_is_current(settings)
-    create_pools(settings)
     client = api(settings)
     pause_leftovers(client, settings.home, say)
     client.close()
@@ -190,33 +187,6 @@ def wait_ready(settings: Settings, *, since: float, say: Callable[[str], None], 
 def _restarts(settings: Settings) -> dict[str, int]:
     state = running(settings.home)
     return {entry.name: entry.restarts for entry in state.components} if state else {}
-
-
-def create_pools(settings: Settings) -> None:
-    """Make the pools that `nightshift.airflow_ext.pools` lists and those that pipelines name; one that a user has resized is left alone."""
-    client = api(settings)
-    known = {pool["name"] for pool in client.get("/pools", limit=1000)["pools"]}
-    wanted = {pool.name: pool for pool in POOLS}
-    for name in _named_pools(settings):
-        wanted.setdefault(name, Pool(name=name, slots=1, description="Named by a pipeline"))
-    for name in wanted.keys() - known:
-        pool = wanted[name]
-        client.create("/pools", {"name": name, "slots": pool.slots, "description": pool.description, "include_deferred": False})
-    client.close()
-
-
-def _named_pools(settings: Settings) -> set[str]:
-    names = set()
-    for path in settings.pipelines_path.glob("*.yaml"):
-        try:
-            pool = load_spec(path).train.placement.pool
-        except SpecError as err:
-            # Airflow shows it as an import error of that DAG; the other DAGs are not affected.
-            logger.warning("%s", err)
-            continue
-        if pool:
-            names.add(pool)
-    return names
 
 
 def changed_settings(state: ServicesState, wanted: Mapping[str, str]) -> list[str]:

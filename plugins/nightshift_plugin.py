@@ -1,4 +1,5 @@
-"""What Airflow gains: the schedule of runs, their deadline, the page that serves reports, and an order of writes on SQLite.
+"""What Airflow gains: the schedule of runs, their deadline, the page that serves reports, its pools, notes of runs,
+and an order of writes on SQLite.
 
 The links of the stages' tasks need no registration: operators declare them, and Airflow stores their targets with the task's results.
 """
@@ -10,7 +11,7 @@ from typing import Any
 from airflow.plugins_manager import AirflowPlugin
 
 from nightshift import deadlines, timetables
-from nightshift.airflow_ext import run_notes
+from nightshift.airflow_ext import missing_pools, run_notes
 from nightshift.airflow_ext.deadlines import TimeOfDayDeadline
 from nightshift.airflow_ext.preloading import is_parsing_process, preload
 from nightshift.airflow_ext.single_writer import SingleWriter
@@ -25,7 +26,7 @@ class NightshiftPlugin(AirflowPlugin):
     timetables = [CronTimetable, timetables.Nights]  # noqa: RUF012 - Airflow reads a list
     deadline_references = [TimeOfDayDeadline, deadlines.NotDoneBy]  # noqa: RUF012 - as above
     fastapi_apps = [{"app": app, "url_prefix": "/nightshift", "name": "Nightshift"}]  # noqa: RUF012 - as above
-    listeners = [run_notes]  # noqa: RUF012 - as above
+    listeners = [run_notes, missing_pools]  # noqa: RUF012 - as above
     fastapi_root_middlewares = [{"middleware": SingleWriter, "args": [], "kwargs": {}, "name": "Nightshift: one writer"}]  # noqa: RUF012 - as above
 
     @classmethod

@@ -1,4 +1,7 @@
-"""Airflow's pools, one per resource: how many tasks of a kind run at once, over all pipelines. The services' start makes them."""
+"""Airflow's pools, one per resource: how many tasks of a kind run at once, over all pipelines.
+
+`missing_pools` makes them.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from training.stage_table import TABLE, TRAININGS
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pool:
-    """A pool as Airflow's API takes it."""
+    """A pool of Airflow."""
 
     name: str
     slots: int

@@ -106,7 +106,7 @@ def _note(dag_run: DagRun, *, is_failed: bool) -> None:
 
     try:
         session = object_session(dag_run)
-        if session is None or not _is_ours(session, dag_run.dag_id):
+        if session is None or not is_ours(session, dag_run.dag_id):
             return
         _note_links(session, dag_run)
         known = dag_run.dag_run_note
@@ -171,7 +171,8 @@ def _note_links(session: Session, dag_run: DagRun) -> None:
             task.note = line
 
 
-def _is_ours(session: Session, dag_id: str) -> bool:
+def is_ours(session: Session, dag_id: str) -> bool:
+    """Return whether a DAG is of a pipeline, a helper DAG of one, or serves all models."""
     from airflow.models.dag import DagTag
 
     owner = next((dag_id.removesuffix(suffix) for suffix in HELPER_SUFFIXES if dag_id.endswith(suffix)), dag_id)

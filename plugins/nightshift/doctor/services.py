@@ -11,7 +11,6 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from nightshift.airflow_ext.pools import POOLS
 from nightshift.client import Client, client_of
 from nightshift.doctor.findings import Finding, Place, bad, good
 from nightshift.mlflow_account import MLFLOW_PASSWORD, MLFLOW_USER, account_header, laptop_variables
@@ -68,7 +67,6 @@ def airflow(place: Place) -> Iterator[Finding]:
         yield clock_of(client.server, health)
         yield from _plugin(client)
         yield from _dags(client)
-        yield from _pools(client)
 
 
 def _components(server: str, health: dict[str, Any]) -> Iterator[Finding]:
@@ -124,16 +122,6 @@ def _dags(client: Client) -> Iterator[Finding]:
             f"there is no DAG {ROLLBACK!r}: models cannot be rolled back in Airflow",
             hint="copy dags/rollback.py to the DAGs folder",
         )
-
-
-def _pools(client: Client) -> Iterator[Finding]:
-    known = {str(each["name"]) for each in client.airflow("GET", "/pools", params={"limit": 1000}).json()["pools"]}
-    missing = [pool for pool in POOLS if pool.name not in known]
-    for pool in missing:
-        hint = f'airflow pools set {pool.name} {pool.slots} "{pool.description}"'
-        yield bad("pools", f"Airflow has no pool {pool.name}: tasks that need it are never scheduled", hint=hint)
-    if not missing:
-        yield good("pools", f"Airflow has the pools {', '.join(pool.name for pool in POOLS)}")
 
 
 def _account(place: Place) -> dict[str, str]:

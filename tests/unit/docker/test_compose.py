@@ -128,29 +128,6 @@ def test_a_script_of_the_checkout_that_a_service_runs_is_mounted_in_it(compose: 
         assert {word for word in commands if word.startswith("/opt/compose/")} <= mounted, name
 
 
-def test_pools_are_those_that_are_missing(tmp_path: Path) -> None:
-    pipelines = tmp_path / "pipelines"
-    pipelines.mkdir()
-    text = (CHECKOUT / "dags" / "pipelines" / "search_ranking.yaml").read_text(encoding="utf-8")
-    named = text.replace("placement: {", "placement: {pool: night_gpus, ")
-    (pipelines / "search_ranking.yaml").write_text(named, encoding="utf-8")
-    (pipelines / "broken.yaml").write_text("{", encoding="utf-8")
-    (tmp_path / "existing.json").write_text('{"train": {"slots": 7, "description": "resized"}}', encoding="utf-8")
-    command = [
-        sys.executable,
-        str(CHECKOUT / "docker" / "compose" / "pools.py"),
-        str(tmp_path / "existing.json"),
-        str(tmp_path / "missing.json"),
-    ]
-    environment = {**os.environ, "NIGHTSHIFT_PIPELINES": str(pipelines), "PYTHONPATH": f"{CHECKOUT}:{CHECKOUT / 'plugins'}"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "broken.yaml" in done.stderr
-    missing = json.loads((tmp_path / "missing.json").read_text(encoding="utf-8"))
-    assert set(missing) == {"cpu", "gpu", "night_gpus"}
-    assert missing["night_gpus"]["slots"] == 1
-
-
 @pytest.mark.parametrize(("status", "code"), [("healthy", 0), ("unhealthy", 1), (None, 1)])
 def test_health_is_what_the_api_server_says(status: str | None, code: int) -> None:
     class Answer(BaseHTTPRequestHandler):

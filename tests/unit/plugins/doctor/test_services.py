@@ -33,7 +33,6 @@ class Airflow:
             "/version": {"version": "3.3.2"},
             "/importErrors": {"import_errors": []},
             "/dags": {"dags": [{"dag_id": "rollback"}]},
-            "/pools": {"pools": [{"name": "cpu"}, {"name": "train"}, {"name": "gpu"}]},
         }
 
         @app.get("/api/v2/{path:path}")
@@ -58,7 +57,7 @@ def wrong(found: Iterator[Finding]) -> list[Finding]:
 def test_nothing_is_wrong_with_a_sound_airflow(airflow: Airflow, place: Place) -> None:
     found = list(services.airflow(place))
     assert wrong(iter(found)) == []
-    assert {each.check for each in found} == {"airflow", "clock", "plugin", "dags", "pools"}
+    assert {each.check for each in found} == {"airflow", "clock", "plugin", "dags"}
     assert any("shows this user 2 pipelines" in each.message for each in found)
 
 
@@ -76,7 +75,6 @@ def test_nothing_is_wrong_with_a_sound_airflow(airflow: Airflow, place: Place) -
             "nightshift check",
         ),
         ("/dags", {"dags": []}, "no DAG 'rollback'", "copy dags/rollback.py"),
-        ("/pools", {"pools": [{"name": "cpu"}, {"name": "train"}]}, "no pool gpu", "airflow pools set gpu 1"),
     ],
 )
 def test_what_airflow_lacks_is_found_with_its_repair(airflow: Airflow, place: Place, path: str, answer: Any, words: str, hint: str) -> None:
