@@ -1,6 +1,7 @@
 """Manifests under docker/kubernetes/: valid by Kubernetes' own schemas, and no more rights than are meant."""
 
 import os
+import re
 import shutil
 import subprocess
 from collections import Counter, defaultdict
@@ -19,6 +20,7 @@ from kubernetes.utils.quantity import parse_quantity
 from nightshift.execution.kubernetes.config import load_cluster
 from nightshift.execution.kubernetes.launch import Launch
 from nightshift.execution.kubernetes.manifests import labels_of
+from tests.unit.docker.restricted_profile import violations
 from training.runtime.provenance import CHECKOUT
 from training.stage_table import ALL_STAGES, TRAININGS
 
@@ -224,6 +226,30 @@ def test_nobody_but_trainings_reaches_a_stage_and_no_stage_reaches_a_metadata_ad
     assert {"namespaceSelector": {}} in [peer for rule in policy["egress"] for peer in rule["to"]]
 
 
+def test_mlflow_is_at_the_address_that_stages_are_given_and_sees_no_variables_of_services() -> None:
+    deployment, service = named("Deployment"), named("Service")
+    place = service["metadata"]
+    (port,) = service["spec"]["ports"]
+    assert CLUSTER.environment["MLFLOW_TRACKING_URI"] == f"http://{place['name']}.{place['namespace']}.svc:{port['port']}"
+    assert deployment["metadata"]["namespace"] == place["namespace"]
+    template = deployment["spec"]["template"]
+    assert service["spec"]["selector"].items() <= template["metadata"]["labels"].items()
+    assert port["targetPort"] in [each["name"] for each in template["spec"]["containers"][0]["ports"]]
+    # Beside this Service they would be MLFLOW_PORT=tcp://…, which MLflow's command line reads.
+    assert template["spec"]["enableServiceLinks"] is False
+    assert violations(template["spec"], template["metadata"]) == []
+
+
+def test_mlflow_is_given_all_that_its_script_reads() -> None:
+    script = (CHECKOUT / "docker" / "compose" / "mlflow-server.sh").read_text(encoding="utf-8")
+    read = set(re.findall(r"\$\{([A-Z_]+)(?::-)?\}", script)) | {"MLFLOW_FLASK_SERVER_SECRET_KEY"}
+    page = (CHECKOUT / "docs" / "kubernetes.md").read_text(encoding="utf-8")
+    (secret,) = re.findall(r"^kubectl create secret generic mlflow -n airflow .*(?:\n  .*)*", page, re.MULTILINE)
+    container = named("Deployment")["spec"]["template"]["spec"]["containers"][0]
+    given = set(re.findall(r"--from-literal=([A-Z_]+)=", secret)) | {variable["name"] for variable in container["env"]}
+    assert given == read | {"AWS_REGION"}
+
+
 def test_the_namespace_enforces_the_restricted_profile() -> None:
     labels = named("Namespace")["metadata"]["labels"]
     assert labels["pod-security.kubernetes.io/enforce"] == "restricted"
@@ -245,6 +271,7 @@ def test_the_cluster_file_to_begin_with_is_read_and_names_what_the_manifests_mak
     ("folder", "made"),
     [
         (".", {"Namespace": 1, "Role": 1, "RoleBinding": 1, "NetworkPolicy": 1, "PriorityClass": 3, "ResourceQuota": 1}),
+        ("mlflow", {"Deployment": 1, "Service": 1}),
         ("kueue", {"ClusterQueue": 2, "LocalQueue": 2, "ResourceFlavor": 5, "Topology": 2, "WorkloadPriorityClass": 3}),
         ("examples/three-teams", {"ClusterQueue": 3, "LocalQueue": 3, "ResourceFlavor": 1, "WorkloadPriorityClass": 3}),
     ],
