@@ -40,7 +40,7 @@ unexport PIPELINE NIGHT FROM TO CONF
 
 export PYTHONPATH := $(CURDIR):$(CURDIR)/plugins$(if $(PYTHONPATH),:$(PYTHONPATH))
 
-.PHONY: help run backfill start stop status shell env install install-dev test quick chaos mutants test-cluster images image-stage image-mlflow image-airflow image-worker wheel lint format schema reference site bench gpu-wheels clean
+.PHONY: help run backfill start stop status shell env install install-dev test quick chaos mutants test-cluster images image-stage image-stage-cuda image-mlflow image-airflow image-worker wheel lint format schema reference site bench gpu-wheels clean
 .SILENT:
 .DEFAULT_GOAL := help
 
@@ -87,6 +87,11 @@ test-cluster: $(DEV_INSTALLED)  ## run the tests on the cluster of KUBECONFIG (d
 IMAGE_ARGS = $(if $(BASE),--build-arg BASE=$(BASE)) $(if $(TORCH_INDEX),--build-arg TORCH_INDEX=$(TORCH_INDEX)) --build-arg GIT_COMMIT=$$(git rev-parse HEAD)
 
 images: image-stage image-mlflow image-airflow image-worker  ## build the four images; BUILD="buildah bud" without docker, BASE=… for another base image
+
+# The GPU image of placement.yaml: torch of pip's default index, which has CUDA. TORCH_INDEX is the index of builds for CPUs.
+image-stage-cuda: override TORCH_INDEX :=
+image-stage-cuda:  ## build the stages' image for GPUs: nightshift-stage:VERSION-cuda
+	$(BUILD) $(IMAGE_ARGS) -f docker/stage.Dockerfile -t nightshift-stage:$(VERSION)-cuda .
 
 image-stage image-mlflow:
 	$(BUILD) $(IMAGE_ARGS) -f docker/$(@:image-%=%).Dockerfile -t nightshift-$(@:image-%=%):$(VERSION) .

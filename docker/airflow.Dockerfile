@@ -30,6 +30,7 @@ RUN apt-get update && apt-get install --yes --no-install-recommends tini libgomp
     && rm -rf /var/lib/apt/lists/* \
     && groupadd --gid 65532 nightshift && useradd --uid 65532 --gid 65532 --create-home --home-dir /home/nightshift nightshift \
     && mkdir -p /opt/nightshift /opt/airflow/logs && chown -R 65532:65532 /opt/airflow
+COPY devstack/bin/nightshift /usr/local/bin/nightshift
 ENV PATH=/opt/venv/bin:/usr/local/bin:/usr/bin:/bin \
     PYTHONPATH=/opt/nightshift:/opt/nightshift/plugins \
     PYTHONUNBUFFERED=1 \

@@ -20,7 +20,7 @@ from training.errors import DeniedError, UnavailableError
 USERNAME: Final = LAPTOP_USER
 PASSWORD_KEYS: Final = {USERNAME: "airflow_password", "approver": "approver_password"}
 """Users of a laptop installation, and where the file has their passwords."""
-NO_LOGIN: Final = "set NIGHTSHIFT_SERVER and NIGHTSHIFT_TOKEN, or `make start`"
+NO_LOGIN: Final = "set NIGHTSHIFT_SERVER and NIGHTSHIFT_TOKEN; on a laptop: make start"
 
 
 def client_of(server: str | None = None, environ: Mapping[str, str] = os.environ, *, user: str = USERNAME) -> Client:

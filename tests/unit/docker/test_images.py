@@ -1,9 +1,13 @@
 """Images hold what `make run` installs, each no more than it needs."""
 
 import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from training.runtime.provenance import CHECKOUT
 
@@ -70,3 +74,43 @@ def test_every_image_says_which_commit_it_is(path: Path) -> None:
 def test_packages_come_compiled(path: Path) -> None:
     # Pods have a root that they cannot write to: what is not compiled in the image is compiled anew by every process.
     assert not re.search(r"__pycache__|--no-compile|PIP_NO_COMPILE", path.read_text(encoding="utf-8"))
+
+
+def made(target: str) -> list[str]:
+    """Return the arguments of the command that a target runs where TORCH_INDEX is an index of builds for CPUs."""
+    index = "TORCH_INDEX=https://cpu.example.com"
+    done = subprocess.run(["make", "--dry-run", target, index], cwd=CHECKOUT, capture_output=True, text=True, check=True)  # noqa: S607
+    return shlex.split(done.stdout)
+
+
+def test_the_image_for_gpus_has_the_tag_that_the_cluster_file_names_and_torch_with_cuda() -> None:
+    placement = yaml.safe_load((DOCKER / "kubernetes" / "placement.yaml").read_text(encoding="utf-8"))
+    images = {"image-stage": placement["image"], "image-stage-cuda": placement["gpu_image"]}
+    for target, image in images.items():
+        command = made(target)
+        assert command[command.index("-t") + 1] == image.rpartition("/")[2]
+        assert ("TORCH_INDEX=https://cpu.example.com" in command) is (target == "image-stage")
+
+
+def test_the_command_nightshift_is_on_the_path_of_airflows_images(tmp_path: Path) -> None:
+    text = (DOCKER / "airflow.Dockerfile").read_text(encoding="utf-8")
+    (copied,) = re.findall(r"^COPY (\S+/nightshift) (\S+)$", text, re.MULTILINE)
+    source, target = CHECKOUT / copied[0], Path(copied[1])
+    # Both images begin with this stage, and the folder of the command is one of its PATH.
+    base = text[text.index(" AS base\n") : text.index("FROM base AS worker")]
+    assert f"COPY {copied[0]} {copied[1]}" in base
+    assert str(target.parent) in re.search(r"PATH=(\S+)", base)[1].split(":")  # type: ignore[index]
+    assert f"!{copied[0]}" in (CHECKOUT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    # As in a container: no checkout around it, and the code by PYTHONPATH.
+    (tmp_path / target.name).symlink_to(source)
+    environment = {
+        "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
+        "PYTHONPATH": f"{CHECKOUT}:{CHECKOUT / 'plugins'}",
+        "HOME": str(tmp_path),
+    }
+    environment["NIGHTSHIFT_HOME"] = str(tmp_path / "home")
+    asked = [str(tmp_path / target.name), "doctor", "airflow"]
+    done = subprocess.run(asked, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    assert "[access.unauthenticated] no server is named" in done.stdout
+    assert "-> set NIGHTSHIFT_SERVER and NIGHTSHIFT_TOKEN; on a laptop: make start" in done.stdout
