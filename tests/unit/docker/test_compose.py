@@ -87,7 +87,7 @@ def test_what_makes_buckets_and_mlflow_get_no_key_of_airflows(compose: dict[str,
     assert compose["services"]["s3-init"]["environment"].keys() == keys | {"AWS_ENDPOINT_URL"}
     assert compose["services"]["mlflow"]["environment"].keys() == keys | {
         *("MLFLOW_DATABASE", "MLFLOW_AUTH_DATABASE", "MLFLOW_ADMIN_USERNAME", "MLFLOW_ADMIN_PASSWORD", "MLFLOW_FLASK_SERVER_SECRET_KEY"),
-        *("MLFLOW_ARTIFACTS", "MLFLOW_ALLOW_PICKLE_DESERIALIZATION", "MLFLOW_S3_ENDPOINT_URL"),
+        *("MLFLOW_ARTIFACTS", "MLFLOW_ALLOWED_HOSTS", "MLFLOW_ALLOW_PICKLE_DESERIALIZATION", "MLFLOW_S3_ENDPOINT_URL"),
     }
 
 
@@ -104,6 +104,15 @@ def test_an_image_is_built_by_one_service(compose: dict[str, Any]) -> None:
     assert len(set(built)) == len(built)
     own = {service["image"] for service in compose["services"].values() if "${NIGHTSHIFT_VERSION" in service["image"]}
     assert {image.partition(":?")[0] for image in built} == {image.partition(":?")[0] for image in own}
+
+
+def test_an_image_that_compose_builds_says_which_commit_it_is(compose: dict[str, Any]) -> None:
+    built = [service["build"]["args"] for service in compose["services"].values() if "build" in service]
+    assert [arguments["GIT_COMMIT"] for arguments in built] == ["${NIGHTSHIFT_COMMIT:-unknown}"] * 3
+    # A value in .env would be that of an earlier checkout.
+    assert "\nNIGHTSHIFT_COMMIT=\n" in example()
+    page = (CHECKOUT / "docs" / "compose.md").read_text(encoding="utf-8")
+    assert "\nNIGHTSHIFT_COMMIT=$(git rev-parse HEAD) docker compose build " in page
 
 
 def test_the_database_is_ready_only_when_it_answers_others(compose: dict[str, Any]) -> None:
