@@ -2,10 +2,14 @@
 
     python -m training.runtime.torchrun [OPTIONS of torchrun] -m MODULE ARGUMENTS
 
-Arguments, rendezvous, environment of the ranks, signals, sessions and exit codes are torchrun's own. It differs in one point: torchrun
-starts each rank as a new interpreter, which imports torch for 2 CPU seconds and the stage for one more. Here this process imports both, and
-forks the ranks before torchrun begins: before its store, its sockets and its threads exist. A forked rank waits in its own session
-until torchrun starts it, then takes the environment that torchrun gives it, and runs the module as `python -m` does.
+Arguments, rendezvous, environment of the ranks, signals and sessions are torchrun's own. It differs in two points.
+
+torchrun starts each rank as a new interpreter, which imports torch for 2 CPU seconds and the stage for one more. Here this process imports
+both, and forks the ranks before torchrun begins: before its store, its sockets and its threads exist. A forked rank waits in its own
+session until torchrun starts it, then takes the environment that torchrun gives it, and runs the module as `python -m` does.
+
+torchrun ends with 1 whatever happened. Here this process ends with 128 + the number of the signal that asked it to stop, and with 75 where
+all ranks that failed were asked to stop or lost another one: by that a Job tells members that its queue stopped from those that failed.
 
 A fork is safe where the process has one thread and has not touched a GPU. Otherwise, and with a torch that is built for GPUs unless
 CUDA_VISIBLE_DEVICES is empty, all is as torchrun does it.
@@ -29,6 +33,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from training.contracts import ExitCode
 from training.errors import SpecError
 from training.installation import GPUS, RANK
 from training.liveness import START_LIMIT
@@ -97,7 +102,7 @@ def main() -> None:
         else:
             waiting = forked
     gc.enable()
-    with started_by(options, waiting) if waiting else contextlib.nullcontext():
+    with stops_by_exit_code(), started_by(options, waiting) if waiting else contextlib.nullcontext():
         torchrun.main(sys.argv[1:])
 
 
@@ -236,6 +241,25 @@ def started_by(options: Namespace, waiting: list[Waiting]) -> Iterator[None]:
         yield
     finally:
         setattr(api, HANDLER, original)
+
+
+@contextlib.contextmanager
+def stops_by_exit_code() -> Iterator[None]:
+    """End this process with the exit code of what was asked to stop in this block."""
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+    try:
+        yield
+    except SignalException as err:
+        say(str(err))
+        sys.exit(128 + int(err.sigval))
+    except ChildFailedError as err:
+        # torchrun ends the ranks that are left by SIGTERM.
+        if any(failure.exitcode not in (int(ExitCode.PREEMPTED), -signal.SIGTERM) for failure in err.failures.values()):
+            raise
+        say(str(err))
+        sys.exit(int(ExitCode.PREEMPTED))
 
 
 def say(text: str) -> None:

@@ -11,6 +11,8 @@ import threading
 import pytest
 import torch
 from torch.distributed import run as torchs
+from torch.distributed.elastic.multiprocessing.api import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 from training import liveness
 from training.runtime import processes, torchrun
@@ -133,3 +135,30 @@ def test_a_forked_process_ends_with_the_code_that_popen_gives(number: signal.Sig
         os.kill(pid, number)
     assert process.wait(600) == code
     assert process.poll() == code
+
+
+def failures_of(*exit_codes: int) -> ChildFailedError:
+    return ChildFailedError("stage", {rank: ProcessFailure(rank, 1, code, "") for rank, code in enumerate(exit_codes)})
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [
+        (SignalException("asked to stop", signal.SIGTERM), 143),
+        (failures_of(75, 75), 75),
+        (failures_of(75, -signal.SIGTERM), 75),
+        (failures_of(75, -signal.SIGKILL), None),
+        (failures_of(75, 70), None),
+        (failures_of(1), None),
+    ],
+)
+def test_launcher_tells_ranks_that_were_asked_to_stop_from_ranks_that_failed(
+    monkeypatch: pytest.MonkeyPatch, started: list[str], end: Exception, code: int | None
+) -> None:
+    def fail(_arguments: list[str]) -> None:
+        raise end
+
+    monkeypatch.setattr(torchs, "main", fail)
+    with pytest.raises(SystemExit if code else ChildFailedError) as caught:
+        main(monkeypatch, *PLAIN)
+    assert getattr(caught.value, "code", None) == code
