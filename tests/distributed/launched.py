@@ -84,13 +84,18 @@ def signal_torchrun(number: signal.Signals) -> Kill:
     return lambda pid: os.kill(pid, number)
 
 
-def kill_after_a_checkpoint(bench: Bench, name: str, number: int, kill: Kill | None = None) -> None:
-    """Train until so many checkpoints are committed, and kill a process, rank 1 if none is given; return when all have ended."""
+def kill_after_a_checkpoint(bench: Bench, name: str, number: int, kill: Kill | None = None, code: int | None = None) -> None:
+    """Train until so many checkpoints are committed, and kill a process, rank 1 if none is given; return when all have ended.
+
+    Args:
+        code: that torchrun ends with, where that is known.
+    """
     process = start(bench, name, "a1")
     try:
         await_condition(lambda: len(bench.checkpoints(name)) >= number or process.poll() is not None, "a checkpoint")
         (kill or signal_rank(1))(process.pid)
-        assert process.wait(WAIT_SECONDS) != 0
+        ended = process.wait(WAIT_SECONDS)
+        assert ended != 0 if code is None else ended == code
     finally:
         process.kill()
         process.wait()

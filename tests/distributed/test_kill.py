@@ -9,7 +9,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.distributed.launched import WAIT_SECONDS, Kill, await_condition, finish, processes_of, signal_rank, signal_torchrun, start
+from tests.distributed.launched import (
+    WAIT_SECONDS,
+    Kill,
+    await_condition,
+    finish,
+    kill_after_a_checkpoint,
+    processes_of,
+    signal_rank,
+    signal_torchrun,
+    start,
+)
 from tests.training_bench import Bench
 from training.contracts import ExitCode
 
@@ -72,6 +82,26 @@ def test_killed_training_leaves_no_process_and_ends_in_the_undisturbed_weights(
     assert 0 < saved_step < num_steps
     log = bench.store.bucket.get(f"{bench.store.bucket.key(address.uri)}/attempts/a2/log.txt").decode()
     assert f"resuming after step {saved_step} " in log
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGKILL, -signal.SIGKILL)])
+def test_attempt_that_is_started_a_second_time_goes_on_from_its_commit_and_ends_in_the_undisturbed_weights(
+    bench: Bench, undisturbed: str, number: signal.Signals, code: int
+) -> None:
+    """As a queue does with a Job that it suspends and resumes. Processes: exit codes, and a lease that a killed process leaves behind."""
+    name = f"restarted-{number.name}"
+    kill_after_a_checkpoint(bench, name, 2, signal_torchrun(number), code)
+    address = bench.address("train", name)
+    error = address.error("a1")
+    assert (error and error["code"]) == ("train.preempted" if number is signal.SIGTERM else None)
+    assert finish(bench, name, "a1") == undisturbed
+    result = address.result()
+    assert result is not None
+    assert (result.attempt_id, result.attempts) == ("a1", 2)
+    assert address.error("a1") is None
+    log = bench.store.bucket.get(f"{bench.store.bucket.key(address.uri)}/attempts/a1/log.txt").decode()
+    assert "resuming after step " in log
+    assert "attempt 2" in log
 
 
 def test_an_elastic_training_continues_with_fewer_processes_and_a_fixed_one_refuses_to(

@@ -148,6 +148,8 @@ def _attempt(
             return
         lease = Lease.acquire(address, owner=request.run.owner, attempt_id=request.attempt_id, takeover_epoch=request.takeover_epoch)
         context.lease = lease
+        if lease.is_restart:
+            address.forget_error(request.attempt_id)
         logger.info("%s of %s, attempt %d, as of %s", request.stage, request.pipeline, lease.epoch, request.as_of)
         meter = UsageMeter()
         with _Heartbeat(address, context, lease, lines, meter):
@@ -280,6 +282,9 @@ def _report(address: StageAddress, attempt_id: str, error: NightshiftError, caug
         logger.error("%s\n%s", error, trace)
     else:
         logger.error("%s", error)
+    if error.details.get("new_attempt_id") == attempt_id:
+        # A later start of this attempt has the work, and the attempt's error is for it to write.
+        return
     try:
         write_error(address, attempt_id, error, trace, rank=RANK.read())
     except NightshiftError as err:

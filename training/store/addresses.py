@@ -171,6 +171,10 @@ class StageAddress:
         """Write how an attempt failed; the first writer's word stands (later ones are consequences)."""
         return self._create_note(f"attempts/{attempt_id}/_ERROR.json", error)
 
+    def forget_error(self, attempt_id: str) -> None:
+        """Delete how an earlier start of an attempt ended: the one under way has an end of its own."""
+        self._bucket.delete(f"{self._prefix}/attempts/{attempt_id}/_ERROR.json")
+
     def error(self, attempt_id: str) -> dict[str, JsonValue] | None:
         """Return how an attempt failed, or None.
 

@@ -39,7 +39,7 @@ class LeaseHolder:
 class Lease:
     """The right to write at one address, held by one attempt in one epoch."""
 
-    def __init__(self, address: StageAddress, *, epoch: int, owner: str, attempt_id: str, head: int) -> None:
+    def __init__(self, address: StageAddress, *, epoch: int, owner: str, attempt_id: str, head: int, is_restart: bool = False) -> None:
         self._address = address
         self._journal = address.journal()
         self._head = head
@@ -48,6 +48,8 @@ class Lease:
         self.epoch = epoch
         self.owner = owner
         self.attempt_id = attempt_id
+        self.is_restart = is_restart
+        """An earlier start of the same attempt has held the lease: a queue took the nodes of its Job, and gave them back."""
 
     @classmethod
     def acquire(cls, address: StageAddress, *, owner: str, attempt_id: str, takeover_epoch: int = 0) -> Lease:
@@ -74,7 +76,8 @@ class Lease:
             # Two processes of one attempt, a pod and its replacement, would write the same bytes, and both find that they won.
             entry = {"kind": "lease", "epoch": epoch, "owner": owner, "attempt_id": attempt_id, "nonce": secrets.token_hex(8)}
             if journal.move(entry, expected=head):
-                return cls(address, epoch=epoch, owner=owner, attempt_id=attempt_id, head=head + 1)
+                is_restart = any(each.value["kind"] == "lease" and each.value["attempt_id"] == attempt_id for each in entries)
+                return cls(address, epoch=epoch, owner=owner, attempt_id=attempt_id, head=head + 1, is_restart=is_restart)
 
     def commit(self, kind: str, payload: Mapping[str, object]) -> None:
         """Append one entry (`checkpoint`, `commit`) in this lease's name.
@@ -121,9 +124,8 @@ class Lease:
     def _raise_lost(self, entries: list[Revision]) -> NoReturn:
         holder = _holder_of(entries)
         who = f"{holder.owner} (attempt {holder.attempt_id}, epoch {holder.epoch})" if holder else "another writer"
-        raise LeaseLostError(
-            "lease.lost", f"{self._address.uri} was taken over from epoch {self.epoch} by {who}; this attempt's commits are refused"
-        )
+        message = f"{self._address.uri} was taken over from epoch {self.epoch} by {who}; this attempt's commits are refused"
+        raise LeaseLostError("lease.lost", message, details={"new_attempt_id": holder.attempt_id if holder else ""})
 
     def release(self) -> None:
         """Release the lease so that the next attempt starts without a wait. Losing a race here is no error."""

@@ -247,3 +247,29 @@ def test_a_process_that_was_submitted_by_one_long_taken_for_dead_does_nothing(st
     assert run(make(), uri, stop=StopFlag()) is ExitCode.PREEMPTED
     assert address.result() is None
     assert address.journal().history() == [], "it took no lease"
+
+
+def test_second_start_of_an_attempt_takes_over_at_once_as_the_next_of_the_chain(store: Store, address: StageAddress) -> None:
+    """A queue that suspends a Job and resumes it starts the same request again."""
+    uri = ask(store, "a1")
+
+    def work(context: StageContext) -> Outcome:
+        assert run(make(b"new"), uri, stop=StopFlag()) is ExitCode.DONE
+        return make(b"stale")(context)
+
+    # The first start has not ended: its node does not answer, and it goes on.
+    assert run(work, uri, stop=StopFlag()) is ExitCode.PREEMPTED
+    result = address.result()
+    assert result is not None
+    assert (result.attempt_id, result.attempts) == ("a1", 2)
+    assert result.artifact_uri == store.manifests.put_files("dataset", {"file": b"new"}, {})[0]
+    assert address.error("a1") is None, "what the first start says about its end is not the attempt's"
+
+
+def test_end_of_an_earlier_start_does_not_hide_that_of_the_next_one(store: Store, address: StageAddress) -> None:
+    uri = ask(store, "a1")
+    assert run(fail_with(PreemptedError("stage.stopped", "stopped")), uri, stop=StopFlag()) is ExitCode.PREEMPTED
+    assert run(fail_with(DataError("schema.missing", "no column x")), uri, stop=StopFlag()) is ExitCode.BAD_DATA
+    error = address.error("a1")
+    assert error is not None
+    assert error["code"] == "schema.missing"
