@@ -45,6 +45,10 @@ REMEDIES: Final[Mapping[str, str]] = {
     "format.jsonl": "correct the line that the message names: one JSON object per line, in UTF-8, with the keys of the first line",
     "freshness.late": "wait for newer data, or raise `validate.freshness`",
     "gang.forming": "check why the missing pods cannot be created (quota, admission); raise `schedule_timeout` if it takes longer",
+    "gang.partial": (
+        "nothing: the gang gave back the nodes that it had, and asks for all of them again after a back-off, out of no budget;"
+        " docs/kubernetes.md says how a cluster starts all members or none"
+    ),
     "gang.queued": "wait for quota, or raise `schedule_timeout`; Kueue's workload says what is missing",
     "gang.unplaced": RETRIED,
     "init.features": "the hint has the reason for each column; add columns that are known when the prediction is made",
@@ -82,7 +86,7 @@ REMEDIES: Final[Mapping[str, str]] = {
     "pod.image": "check the image's name and that the node can reach the registry",
     "pod.image_refused": "check the image's name, its tag and the pull secret in placement.yaml",
     "pod.oom": "raise the memory of the stage (`resources`, or `train.placement.memory`); it is started once more",
-    "pod.preempted": RETRIED,
+    "pod.preempted": f"{RETRIED}; if a queue took its nodes, the same Job goes on later, out of no budget",
     "pod.queued": "wait for quota, or raise `schedule_timeout`",
     "pod.start_timeout": RETRIED,
     "pod.unschedulable": "ask for less, add nodes, or raise `schedule_timeout`; the message has the scheduler's words",

@@ -17,7 +17,7 @@ from training.store.leases import holder_of
 from training.store.records import readable
 from training.store.refs import Revision
 
-Cause = Literal["first", "again", "infrastructure", "memory"]
+Cause = Literal["first", "again", "infrastructure", "memory", "placement"]
 
 PREEMPTED: Final = "pod.preempted"
 
@@ -33,7 +33,8 @@ class LaunchEntry:
     nodes: int
     spot: bool
     cause: Cause
-    """Why it was claimed: the work's first one, a person cleared the task, what ran before was lost, or had too little memory."""
+    """Why it was claimed: the work's first one, a person cleared the task, what ran before was lost, had too little memory, or had only a
+    part of its nodes and gave them back."""
     owner: str
     """Task instance that claimed it."""
     try_number: int
@@ -45,6 +46,10 @@ class LaunchEntry:
     """Names of nodes on which the training was slower than on others."""
     avoidance_tries: int = 0
     """0: other nodes are preferred; otherwise the nodes are excluded, for so many launches in a row."""
+    begins_at: str = ""
+    """Instant before which nothing is requested for it; empty: at once."""
+    waiting_since: str = ""
+    """Instant since when the work waits for a place, over launches that gave back what they had; empty: since this one's request."""
     number: int = 0
     """From 1; 0 before it is claimed."""
 

@@ -18,6 +18,7 @@ KILLED: Final = frozenset({SIGNALS_START + signal.SIGKILL, int(ExitCode.UNEXPECT
 OUT_OF_MEMORY: Final = "pod.oom"
 LOST_PEER: Final = "peer.lost"
 UNPLACED: Final = "gang.unplaced"
+PARTIAL: Final = "gang.partial"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,6 +57,8 @@ class Action(Enum):
     """Start again at once from the last commit, out of the infrastructure budget."""
     RELAUNCH_ONCE = "relaunch once"
     """Out of memory: the first time may be caused by another process."""
+    RELEASE = "release"
+    """It had a part of the nodes that it needs, and gave them back: ask again after a back-off, out of no budget."""
     WAIT = "wait"
     """Someone else is at the same work: wait for its result."""
     GIVE_UP = "give up"
@@ -66,6 +69,7 @@ ACTION_OF_CLUSTER: Final = {
     "pod.preempted": Action.RELAUNCH,
     "pod.gone": Action.RELAUNCH,
     UNPLACED: Action.RELAUNCH,
+    PARTIAL: Action.RELEASE,
     "pod.start_timeout": Action.RELAUNCH,
     "pod.image": Action.FAIL,
     "pod.image_refused": Action.FAIL,

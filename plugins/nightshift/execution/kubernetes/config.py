@@ -104,7 +104,9 @@ class Cluster(Section):
     schedule_timeout: PositiveDuration = Field(default="1d", validate_default=True)
     """Longest wait for a place, queues included, after which the stage fails with the scheduler's reason."""
     elastic_wait: PositiveDuration = Field(default="5m", validate_default=True)
-    """How long an elastic gang that was lost waits for all of its nodes before it continues with fewer."""
+    """How long an elastic gang that was lost waits for all of its nodes before it continues with fewer; it keeps those it has."""
+    partial_wait: PositiveDuration = Field(default="5m", validate_default=True)
+    """How long a gang keeps some of its nodes while others are missing, before it gives them back, and asks for all again later."""
     image_timeout: PositiveDuration = Field(default="5m", validate_default=True)
     """Longest time of failed pulls of the image."""
     start_timeout: PositiveDuration = Field(default="30m", validate_default=True)

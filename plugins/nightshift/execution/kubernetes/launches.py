@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from itertools import takewhile
 
 from nightshift.execution.backend import ELASTIC, StageTask, spec_environment
-from nightshift.execution.budget import Relaunches, next_relaunch, resumption
+from nightshift.execution.budget import Relaunch, Relaunches, next_relaunch, resumption
 from nightshift.execution.kubernetes.client import Submitter
 from nightshift.execution.kubernetes.config import Cluster
 from nightshift.execution.kubernetes.launch import Kind, Launch, kind_of, launch_name, launch_of
 from nightshift.execution.kubernetes.slow_nodes import NOTHING, Avoidance, avoidance
 from nightshift.execution.kubernetes.status import LaunchStatus
 from nightshift.execution.kubernetes.timeouts import Limits, limits_of
-from nightshift.execution.outcomes import UNPLACED, Action, Ended, StageEndedError, Verdict, judge
+from nightshift.execution.outcomes import PARTIAL, UNPLACED, Action, Ended, StageEndedError, Verdict, judge
 from nightshift.settings import Settings
 from training.contracts import StageResult
 from training.errors import NightshiftError, StoreError
@@ -79,7 +81,7 @@ class RemoteWork:
             if ended is None:
                 status = self._look(last, reported if last.number == watched else None)
                 if status.phase != "ended":
-                    return self._waiting(last)
+                    return self._waiting(launches, is_backing_off=status.code == PARTIAL)
                 self._task.say(f"launch {last.number} ({last.name}) ended: {status.words}")
                 self._launches.note_end(last, status.to_json())
                 continue
@@ -87,9 +89,11 @@ class RemoteWork:
             result = self._address.result()
             if result is not None:
                 return result
-            is_mine = last.number == watched or self._is_of_this_try(last)
-            cause: Cause = self._cause(launches, LaunchStatus.from_json(ended)) if is_mine else "again"
-            self._claim(launches, cause, ended=LaunchStatus.from_json(ended))
+            seen = LaunchStatus.from_json(ended)
+            # What gave back its nodes ran nothing and uses no budget, whose try it ever was.
+            is_mine = last.number == watched or self._is_of_this_try(last) or seen.code == PARTIAL
+            relaunch = self._relaunch(launches, seen) if is_mine else None
+            self._claim(launches, relaunch.cause if relaunch else "again", ended=seen, relaunch=relaunch)
 
     def stop(self) -> None:
         """Delete the launch that is under way, if it is this task's own, and start no other: it saves a checkpoint and ends."""
@@ -104,7 +108,8 @@ class RemoteWork:
         status = self._submitter.look(entry.name, kind)
         if status.phase == "ended":
             return status
-        if reported is not None and reported.phase == "ended":
+        has_found_its_place = reported is not None and reported.code in (PARTIAL, UNPLACED) and status.phase == "running"
+        if reported is not None and reported.phase == "ended" and not has_found_its_place:
             # The trigger gave up on it, or saw an end of which nothing is left.
             return reported
         if status.phase == "waiting" and entry.nodes > 1:
@@ -114,6 +119,8 @@ class RemoteWork:
         if self._launches.has_begun(entry):
             return replace(status, phase="ended", words=f"{kind} {entry.name} is missing: deleted, or lost with its node")
         self._check_not_stopped()
+        if reported is None and entry.begins_at and datetime.fromisoformat(entry.begins_at) > datetime.now(UTC):
+            return LaunchStatus(phase="waiting", code=PARTIAL)
         self._submitter.submit(self._launch(entry))
         if self._launches.end_of(entry) is not None:
             # Another worker saw the whole of it between our look and our create: what we made would do nothing, and stay behind.
@@ -128,15 +135,29 @@ class RemoteWork:
     def _is_of_this_try(self, entry: LaunchEntry) -> bool:
         return entry.is_of(self._task.run.owner, self._generation) and entry.try_number == self._task.run.try_number
 
-    def _cause(self, launches: list[LaunchEntry], ended: LaunchStatus) -> Cause:
-        """Return why the next launch is to be, after its pause; raise if there is to be none."""
-        verdict = judge(_as_ended(ended), self._address.error(launches[-1].attempt_id))
-        relaunch = next_relaunch(verdict, self._relaunches(launches), self._spec, self._task.stage)
+    def _relaunch(self, launches: list[LaunchEntry], ended: LaunchStatus) -> Relaunch:
+        """Return what the next launch is to be, after a short pause; raise if there is to be none. A long one is the triggerer's."""
+        last = launches[-1]
+        verdict = judge(_as_ended(ended), self._address.error(last.attempt_id))
+        relaunch = next_relaunch(verdict, self._relaunches(launches), self._spec, self._task.stage, name=last.name)
+        if relaunch.cause == "placement":
+            waited = datetime.now(UTC) - datetime.fromisoformat(self._waiting_since(last, ended))
+            if waited + timedelta(seconds=relaunch.pause_seconds) > self._cluster.schedule_timeout:
+                reason = f"[pod.unschedulable] {ended.words}; no place for all members within schedule_timeout"
+                raise StageEndedError(Verdict(action=Action.FAIL, reason=reason, code="pod.unschedulable"))
         self._task.warn(f"{relaunch.words}; {resumption(self._address)}")
-        time.sleep(relaunch.pause_seconds)
-        return relaunch.cause
+        if relaunch.cause != "placement":
+            time.sleep(relaunch.pause_seconds)
+        return relaunch
 
-    def _claim(self, launches: list[LaunchEntry], cause: Cause, *, ended: LaunchStatus | None = None) -> None:
+    def _waiting_since(self, last: LaunchEntry, ended: LaunchStatus) -> str:
+        """Return since when the work waits for a place: a launch that ran ended the wait before it."""
+        earlier = "" if self._launches.has_begun(last) else last.waiting_since
+        return earlier or ended.waiting_since or datetime.now(UTC).isoformat(timespec="seconds")
+
+    def _claim(
+        self, launches: list[LaunchEntry], cause: Cause, *, ended: LaunchStatus | None = None, relaunch: Relaunch | None = None
+    ) -> None:
         """Claim the next launch. If another operator was faster, its launch is the next one, and the caller finds it."""
         self._check_not_stopped()
         task = self._task
@@ -164,6 +185,10 @@ class RemoteWork:
             avoided_nodes=avoided.nodes,
             avoidance_tries=avoided.tries,
         )
+        if last is not None and ended is not None and relaunch is not None and cause == "placement":
+            begins_at = datetime.now(UTC) + timedelta(seconds=relaunch.pause_seconds)
+            since = self._waiting_since(last, ended)
+            entry = replace(entry, begins_at=begins_at.isoformat(timespec="seconds"), waiting_since=since)
         if self._launches.claim(entry, after=number - 1):
             where = f"{nodes} nodes" if nodes > 1 else "one pod"
             if avoided.nodes:
@@ -203,7 +228,8 @@ class RemoteWork:
 
     def _relaunches(self, launches: list[LaunchEntry]) -> Relaunches:
         causes = [entry.cause for entry in launches if entry.is_of(self._task.run.owner, self._generation)]
-        return Relaunches(infrastructure=causes.count("infrastructure"), memory=causes.count("memory"))
+        released = 0 if self._launches.has_begun(launches[-1]) else len(list(takewhile(_is_release, reversed(launches))))
+        return Relaunches(infrastructure=causes.count("infrastructure"), memory=causes.count("memory"), releases=released)
 
     def _is_spot(self, preemptions: int) -> bool:
         if self._task.stage not in TRAININGS or self._cluster.spot is None or not self._spec.train.placement.spot:
@@ -216,14 +242,21 @@ class RemoteWork:
     def _smaller_sizes(self) -> list[int]:
         return smaller_sizes(self._spec.train)
 
-    def _waiting(self, entry: LaunchEntry) -> Waiting:
-        can_shrink = entry.number > 1 and self._task.stage in TRAININGS and any(size < entry.nodes for size in self._smaller_sizes())
+    def _waiting(self, launches: list[LaunchEntry], *, is_backing_off: bool) -> Waiting:
+        entry = launches[-1]
+        was_lost = not all(map(_is_release, launches[1:]))
+        can_shrink = was_lost and self._task.stage in TRAININGS and any(size < entry.nodes for size in self._smaller_sizes())
         return Waiting(
             number=entry.number,
             name=entry.name,
             kind=kind_of(self._task.stage),
             namespace=self._cluster.namespace,
-            limits=limits_of(self._cluster, may_shrink=can_shrink),
+            limits=limits_of(
+                self._cluster,
+                may_shrink=can_shrink,
+                waiting_since="" if self._launches.has_begun(entry) else entry.waiting_since,
+                begins_at=entry.begins_at if is_backing_off else "",
+            ),
             connection=self._cluster.connection,
             in_cluster=self._cluster.in_cluster,
         )
@@ -265,6 +298,10 @@ def pod_environment(cluster: Cluster, settings: Settings, stage: str, *, gpus: i
     if settings.model_packages:
         known["NIGHTSHIFT_MODEL_PACKAGES"] = ",".join(settings.model_packages)
     return {name: value for name, value in known.items() if name not in cluster.environment}
+
+
+def _is_release(entry: LaunchEntry) -> bool:
+    return entry.cause == "placement"
 
 
 def _as_ended(status: LaunchStatus) -> Ended:

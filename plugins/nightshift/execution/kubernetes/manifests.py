@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import math
 import re
+import signal
 from collections.abc import Sequence
 from typing import Any, Final
 
 from nightshift.execution.kubernetes.config import Cluster, Nodes
 from nightshift.execution.kubernetes.launch import Launch
+from nightshift.execution.outcomes import SIGNALS_START
+from training.contracts import ExitCode
 from training.installation import STOP_NOTICE
 from training.spec.types import size_text
 
@@ -33,6 +36,8 @@ QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
 KUEUE_TOPOLOGY: Final = "kueue.x-k8s.io/podset-required-topology"
 PREFERENCE: Final = 100
 """Weight of the preference for other nodes than those that were slow: the highest."""
+STOPPED: Final = (int(ExitCode.PREEMPTED), SIGNALS_START + signal.SIGTERM)
+"""Exit codes of a member that was asked to stop, rising, as the API requires."""
 KEPT_SECONDS: Final = 86_400
 """After which Kubernetes itself removes a finished gang that no task came back for."""
 
@@ -55,8 +60,9 @@ def pod_manifest(launch: Launch, cluster: Cluster) -> Manifest:
 def job_manifest(launch: Launch, cluster: Cluster) -> Manifest:
     """Return the Indexed Job of a training, of one member or a gang.
 
-    One failed member fails the whole at once, for any reason: Nightshift starts it again from the last commit. A parallelism that
-    equals the completions is what lets a cluster with native gang scheduling start all members or none.
+    One failed member fails the whole at once: Nightshift starts it again from the last commit. A member that was asked to stop does not:
+    a queue that takes the nodes of a Job suspends it, its members end, and the same Job goes on when the queue admits it again. A
+    parallelism that equals the completions is what lets a cluster with native gang scheduling start all members or none.
     """
     queue = cluster.queue_of(launch.owner)
     return {
@@ -79,6 +85,7 @@ def job_manifest(launch: Launch, cluster: Cluster) -> Manifest:
             "podFailurePolicy": {
                 "rules": [
                     {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+                    {"action": "Ignore", "onExitCodes": {"containerName": CONTAINER, "operator": "In", "values": list(STOPPED)}},
                     {"action": "FailJob", "onExitCodes": {"containerName": CONTAINER, "operator": "NotIn", "values": [0]}},
                 ]
             },

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Final, Literal, Self
 
-from nightshift.execution.kubernetes.manifests import CONTAINER, INDEX_LABEL
+from nightshift.execution.kubernetes.manifests import CONTAINER, INDEX_LABEL, QUEUE_LABEL, STOPPED
 from training.spec.types import parse_size, size_text
 
 Json = Mapping[str, Any]
@@ -42,6 +42,12 @@ class LaunchStatus:
     started_at: str = ""
     ended_at: str = ""
     node: str = ""
+    waiting_since: str = ""
+    """When it was created, or its queue last suspended or resumed it; empty while that is going on."""
+    is_partly_placed: bool = False
+    """Some members of a gang have a node, and others have none."""
+    partly_placed_since: str = ""
+    """Empty where members are missing: the API does not say since when."""
 
     @property
     def succeeded(self) -> bool:
@@ -72,41 +78,86 @@ def look_at_pod(pod: Json | None) -> LaunchStatus:
     if "running" in state:
         return LaunchStatus(phase="running", **facts)
     code, words = _why_waiting(pod, status, state.get("waiting") or {})
-    return LaunchStatus(phase="waiting", code=code, words=words, **facts)
+    since = str(pod["metadata"].get("creationTimestamp", ""))
+    return LaunchStatus(phase="waiting", code=code, words=words, waiting_since=since, **facts)
 
 
 def look_at_gang(job: Json | None, pods: Sequence[Json]) -> LaunchStatus:
     """Return what a Job's JSON and its pods' say together.
 
-    The whole is over when the Job is, or as soon as one member has failed: what the others still do counts for nothing.
+    The whole is over when the Job is, or as soon as one member has failed by itself: what the others still do counts for nothing. Members
+    that end because the Job was suspended, or a person deleted them, are started again by the Job controller; so nothing is over then.
     """
     if job is None:
         return ABSENT
-    members = [look_at_pod(pod) for pod in sorted(pods, key=member_index)]
+    seen = [(pod, look_at_pod(pod)) for pod in sorted(pods, key=member_index)]
+    members = [status for pod, status in seen if not _is_replaced(pod, status)]
+    is_suspended = bool((job.get("spec") or {}).get("suspend"))
     conditions = {item["type"]: item for item in (job.get("status") or {}).get("conditions") or [] if item.get("status") == "True"}
     bad = [status for status in members if status.phase == "ended" and not status.succeeded]
-    if "Failed" in conditions or "FailureTarget" in conditions or bad:
+    if "Failed" in conditions or "FailureTarget" in conditions or (bad and not is_suspended):
         condition = conditions.get("Failed") or conditions.get("FailureTarget") or {}
         return _gang_failed(bad, condition, job)
     if "Complete" in conditions or "SuccessCriteriaMet" in conditions:
         return LaunchStatus(phase="ended", exit_code=0, words="all members ended with success")
-    if (job.get("spec") or {}).get("suspend"):
-        queue = (job["metadata"].get("labels") or {}).get("kueue.x-k8s.io/queue-name", "")
-        return LaunchStatus(phase="waiting", code="gang.queued", words=f"waiting for admission by queue {queue or 'of the cluster'}")
+    since = _waiting_since(job)
+    if is_suspended:
+        queue = (job["metadata"].get("labels") or {}).get(QUEUE_LABEL, "")
+        words = f"waiting for admission by queue {queue or 'of the cluster'}"
+        if pods:
+            words = f"suspended: its members save what they have and end; then {words}"
+        return LaunchStatus(phase="waiting", code="gang.queued", words=words, waiting_since=since)
     wanted = (job.get("spec") or {}).get("completions") or 1
     running = [status for status in members if status.phase == "running"]
     if len(running) + sum(status.succeeded for status in members) >= wanted:
         return LaunchStatus(phase="running", words=f"{wanted} members run", started_at=max(status.started_at for status in members))
     waiting = [status for status in members if status.phase == "waiting"]
+    partly, partly_since = _partly_placed([pod for pod, _ in seen], wanted)
+    facts: dict[str, Any] = {"waiting_since": since, "is_partly_placed": partly, "partly_placed_since": partly_since}
     if not waiting:
-        return LaunchStatus(phase="waiting", code="gang.forming", words=f"{len(members)} of {wanted} members exist")
+        return LaunchStatus(phase="waiting", code="gang.forming", words=f"{len(members)} of {wanted} members exist", **facts)
     # The member that cannot be placed says more than those that are only starting.
     first = next((status for status in waiting if status.code == "pod.unschedulable"), None) or max(
         waiting, key=lambda status: bool(status.words)
     )
     count = f"{len(running)} of {wanted} members run"
     placed = next((status.started_at for status in waiting if status.started_at), "")
-    return LaunchStatus(phase="waiting", code=first.code, words=f"{count}; {first.member}: {first.words or 'starting'}", started_at=placed)
+    words = f"{count}; {first.member}: {first.words or 'starting'}"
+    return LaunchStatus(phase="waiting", code=first.code, words=words, started_at=placed, **facts)
+
+
+def _is_replaced(pod: Json, status: LaunchStatus) -> bool:
+    """Return whether a member ended because it was deleted, and the Job controller makes another one for it (`podFailurePolicy`)."""
+    is_deleted = "deletionTimestamp" in pod["metadata"]
+    return is_deleted and status.phase == "ended" and status.exit_code in STOPPED and status.code != "pod.preempted"
+
+
+def _waiting_since(job: Json) -> str:
+    """Return since when a Job waits for its queue or its nodes; empty while its controller follows a change of `suspend`."""
+    status = job.get("status") or {}
+    is_suspended = bool((job.get("spec") or {}).get("suspend"))
+    changed = _find(status, "Suspended")
+    if changed is not None:
+        return str(changed.get("lastTransitionTime", "")) if (changed.get("status") == "True") == is_suspended else ""
+    return "" if is_suspended and status.get("startTime") else str(job["metadata"].get("creationTimestamp", ""))
+
+
+def _partly_placed(pods: Sequence[Json], wanted: int) -> tuple[bool, str]:
+    """Return whether some members of a gang have a node and others have none, and since when, where all members exist."""
+    staying = [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
+    placed = [pod for pod in staying if pod.get("spec", {}).get("nodeName")]
+    if not 0 < len(placed) < wanted:
+        return False, ""
+    if len(staying) < wanted:
+        return True, ""
+    held_since = min(_placed_at(pod) for pod in placed)
+    # A member that the Job controller made later has been missing since then.
+    return True, max([held_since, *(str(pod["metadata"].get("creationTimestamp", "")) for pod in staying if pod not in placed)])
+
+
+def _placed_at(pod: Json) -> str:
+    status = pod.get("status") or {}
+    return str((_find(status, "PodScheduled") or {}).get("lastTransitionTime") or status.get("startTime") or "")
 
 
 def member_index(pod: Json) -> int:
@@ -131,7 +182,8 @@ def _gang_failed(bad: list[LaunchStatus], condition: Json, job: Json) -> LaunchS
     failed = tuple(status.member for status in bad)
     # A pod that was evicted or deleted leaves nothing to read but the Job's word for the rule of ours that it fell under.
     said = str(condition.get("message", ""))
-    was_taken = "DisruptionTarget" in said
+    # One that its queue suspended failed because a member did not end in its time of grace.
+    was_taken = "DisruptionTarget" in said or bool((job.get("spec") or {}).get("suspend"))
     if cause is None or (was_taken and cause.code not in ("pod.oom", "pod.preempted")):
         words = f"Job {job['metadata']['name']} failed: {condition.get('reason', '')} {said}".strip()
         code = "pod.preempted" if was_taken else "pod.gone"
@@ -144,7 +196,7 @@ def _rank_of_cause(status: LaunchStatus) -> tuple[int, str]:
     order = ("pod.oom", "pod.preempted", "pod.config", "pod.image")
     if status.code in order:
         return order.index(status.code), status.ended_at
-    return len(order) + (status.exit_code != KILLED), status.ended_at
+    return len(order) + (status.exit_code != KILLED) + (status.exit_code in STOPPED), status.ended_at
 
 
 def _ended(pod: Json, status: Json, terminated: Json | None) -> LaunchStatus:

@@ -21,7 +21,8 @@ from nightshift.execution.kubernetes.live_metrics import copied_meanwhile
 from nightshift.execution.kubernetes.logs import LogFollower, checked
 from nightshift.execution.kubernetes.manifests import LAUNCH_LABEL
 from nightshift.execution.kubernetes.status import Json, LaunchStatus, look_at_gang, look_at_pod, member_index, seconds_since
-from nightshift.execution.kubernetes.timeouts import Limits, overdue
+from nightshift.execution.kubernetes.timeouts import Limits, once_run, overdue, waited_seconds
+from nightshift.execution.outcomes import PARTIAL
 from training.contracts import JsonValue
 
 DENIED: Final = frozenset({401, 403})
@@ -36,7 +37,7 @@ MAX_FAULT_PAUSE_SECONDS: Final = 30.0
 
 
 class WatchLaunch(BaseTrigger):
-    """Fires once the launch has ended, is missing, or has waited too long. The event: `{number, seen}`."""
+    """Fires once the launch has ended, is missing, has waited too long, or is to be requested. The event: `{number, seen}`."""
 
     def __init__(
         self,
@@ -70,6 +71,10 @@ class WatchLaunch(BaseTrigger):
         self._fired = False
         self._num_faults = 0
         self._num_denials = 0
+        self._has_run = False
+        self._is_preempted = False
+        self._bad_image_since: datetime | None = None
+        self._partial_since: datetime | None = None
 
     def serialize(self) -> tuple[str, dict[str, JsonValue]]:
         names = ("number", "name", "kind", "namespace", "limits", "connection", "in_cluster", "metrics")
@@ -91,6 +96,13 @@ class WatchLaunch(BaseTrigger):
             await checked(delete(self.name, self.namespace, propagation_policy="Background", _preload_content=False))
 
     async def _until_over(self) -> LaunchStatus:
+        if begins_at := Limits(**self.limits).begins_at:
+            pause_seconds = max(0.0, begins_at - datetime.now(UTC).timestamp())
+            self.log.info(
+                "%s %s: holds nothing in the cluster, and asks for all of its nodes in %.0f s", self.kind, self.name, pause_seconds
+            )
+            await asyncio.sleep(pause_seconds)
+            return LaunchStatus(phase="waiting", code=PARTIAL, words="it may be requested")
         log: LogFollower | None = None
         while True:
             try:
@@ -118,14 +130,13 @@ class WatchLaunch(BaseTrigger):
         """Return the end, or None when it is time to reconnect."""
         began = datetime.now(UTC)
         failed_at: datetime | None = None
-        bad_image_since: datetime | None = None
         while True:
             now = datetime.now(UTC)
             top, pods = await self._read(api)
             self._num_faults = self._num_denials = 0
             status = look_at_pod(top) if self.kind == "Pod" else look_at_gang(top, pods)
             await log.follow(pods)
-            bad_image_since = (bad_image_since or now) if status.code == "pod.image" else None
+            self._note(status, now)
             self._say(status.words if status.phase == "waiting" else "", urgent=True)
             if status.phase == "absent":
                 return status
@@ -137,12 +148,38 @@ class WatchLaunch(BaseTrigger):
                 if not left or (now - failed_at).total_seconds() > SETTLE_SECONDS:
                     await (log.follow(pods) if status.succeeded else log.finish(pods))
                     return status
-            late = overdue(status, Limits(**self.limits), waited_seconds=_age(top, now), bad_image_since=bad_image_since, now=now)
+            late = self._overdue(status, now)
             if late is not None:
                 return late
             if (now - began).total_seconds() > RECONNECT_SECONDS:
                 return None
             await asyncio.sleep(_pause_seconds(_age(top, now)))
+
+    def _note(self, status: LaunchStatus, now: datetime) -> None:
+        """Remember since when things are as they are, and say what a queue does to a launch that ran."""
+        self._bad_image_since = (self._bad_image_since or now) if status.code == "pod.image" else None
+        self._partial_since = (self._partial_since or now) if status.is_partly_placed else None
+        if status.phase == "running":
+            self._has_run = True
+            if self._is_preempted:
+                self.log.info("%s %s runs again, from its last commit", self.kind, self.name)
+            self._is_preempted = False
+        elif status.code == "gang.queued" and self._has_run and not self._is_preempted:
+            self._is_preempted = True
+            words = "the same Job keeps its place in the queue and goes on from its last commit; no relaunch is used"
+            self.log.warning("[pod.preempted] its queue took the nodes of %s %s: %s", self.kind, self.name, words)
+
+    def _overdue(self, status: LaunchStatus, now: datetime) -> LaunchStatus | None:
+        limits = once_run(Limits(**self.limits)) if self._has_run else Limits(**self.limits)
+        since = datetime.fromisoformat(status.partly_placed_since) if status.partly_placed_since else self._partial_since
+        return overdue(
+            status,
+            limits,
+            waited_seconds=waited_seconds(status, limits, now),
+            bad_image_since=self._bad_image_since,
+            now=now,
+            partial_since=since,
+        )
 
     async def _read(self, api: Any) -> tuple[Json | None, list[Json]]:
         core = client.CoreV1Api(api)

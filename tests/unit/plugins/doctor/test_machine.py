@@ -119,11 +119,40 @@ def in_cluster(api: KubernetesApi, airflow_database: None, monkeypatch: pytest.M
 
 
 def test_rights_that_the_clusters_account_lacks_are_named(in_cluster: Place, api: KubernetesApi) -> None:
-    assert [each.is_ok for each in cluster.backend(in_cluster)] == [True, True]
+    assert [each.is_ok for each in cluster.backend(in_cluster)] == [True, True, True]
     api.refused_rights = {"create jobs", "get pods/log"}
-    wrong = list(cluster.backend(in_cluster))[-1]
+    wrong = list(cluster.backend(in_cluster))[1]
     assert wrong.message == "in namespace nightshift this account may not: get pods/log, create jobs"
     assert "nightshift-launcher" in wrong.hint
+
+
+@pytest.mark.parametrize(
+    ("versions", "queues", "is_ok", "words"),
+    [
+        (set(), "", True, "no API scheduling.k8s.io/v1alpha2 (Kubernetes 1.36 with the alpha feature gates GenericWorkload, "),
+        ({"scheduling.k8s.io/v1alpha2"}, "", True, "on, Kubernetes starts all members or none; otherwise a gang that has only some"),
+        ({"kueue.x-k8s.io/v1beta2"}, "queues: {default: shared}", True, "Kueue admits gangs as a whole"),
+        ({"kueue.x-k8s.io/v1beta2"}, "", True, "members start one by one, and a gang that has only some of its nodes for 7m gives them"),
+        (set(), "queues: {default: shared}", False, "the cluster has no API kueue.x-k8s.io"),
+    ],
+)
+def test_what_starts_the_members_of_a_gang_is_named(
+    in_cluster: Place,
+    api: KubernetesApi,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    versions: set[str],
+    queues: str,
+    is_ok: bool,
+    words: str,
+) -> None:
+    path = tmp_path / "placement.yaml"
+    path.write_text(f"namespace: nightshift\nimage: i\npartial_wait: 7m\n{queues}\n", encoding="utf-8")
+    monkeypatch.setenv("NIGHTSHIFT_KUBERNETES", str(path))
+    api.api_versions |= versions
+    found = list(cluster.backend(Place(settings=Settings.from_environment())))[-1]
+    assert (found.check, found.is_ok) == ("gangs", is_ok)
+    assert words in found.message
 
 
 def test_a_cluster_that_does_not_answer_is_a_finding(in_cluster: Place, api: KubernetesApi) -> None:

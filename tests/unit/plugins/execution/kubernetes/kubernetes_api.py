@@ -59,6 +59,8 @@ class KubernetesApi:
         self.denied = ""
         self.refused_rights: set[str] = set()
         """`verb resource` that this account may not do, as the cluster answers it when asked."""
+        self.api_versions = {"apps/v1", "batch/v1"}
+        """Groups of the API, with their version."""
         self.logs: dict[str, bytes] = {}
         self.alive_together = 0
         """Most launches that were in the cluster at once."""
@@ -122,6 +124,9 @@ class KubernetesApi:
             asked = (body or {})["spec"]["resourceAttributes"]
             right = f"{asked['verb']} {asked['resource']}" + (f"/{asked['subresource']}" if asked["subresource"] else "")
             return 201, {"status": {"allowed": right not in self.refused_rights}}
+        if path == "/apis/":
+            groups = [version.rpartition("/")[::2] for version in sorted(self.api_versions)]
+            return 200, {"groups": [{"name": name, "versions": [{"groupVersion": f"{name}/{version}"}]} for name, version in groups]}
         parts = path.strip("/").split("/")
         at = parts.index("namespaces") + 2
         plural, name = parts[at], (parts[at + 1] if len(parts) > at + 1 else "")

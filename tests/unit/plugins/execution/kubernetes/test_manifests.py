@@ -161,7 +161,8 @@ def test_a_gang_fails_as_a_whole_and_meets_at_its_first_member() -> None:
     spec = job["spec"]
     assert (spec["completionMode"], spec["completions"], spec["parallelism"], spec["backoffLimit"]) == ("Indexed", 4, 4, 0)
     assert spec["suspend"] is False
-    assert [rule["action"] for rule in spec["podFailurePolicy"]["rules"]] == ["FailJob", "FailJob"]
+    assert [rule["action"] for rule in spec["podFailurePolicy"]["rules"]] == ["FailJob", "Ignore", "FailJob"]
+    assert spec["podFailurePolicy"]["rules"][1]["onExitCodes"]["values"] == [75, 143], "asked to stop, by its queue's suspension"
     assert spec["successPolicy"] == {"rules": [{"succeededIndexes": "0"}]}
     member = spec["template"]["spec"]
     assert member["subdomain"] == "p-train-abc-1"
