@@ -171,6 +171,7 @@ def test_the_namespace_has_room_for_all_that_its_queues_admit(folder: str) -> No
     assert parse_quantity(hard["requests.cpu"]) >= admitted["cpu"] > 0
     assert parse_quantity(hard["requests.memory"]) >= admitted["memory"] > 0
     assert parse_quantity(hard["limits.memory"]) >= admitted["memory"]
+    assert parse_quantity(hard["requests.nvidia.com/gpu"]) >= admitted["nvidia.com/gpu"] > 0
 
 
 def test_a_flavor_of_the_example_is_none_that_is_already_there() -> None:
