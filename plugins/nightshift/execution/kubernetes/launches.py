@@ -90,8 +90,9 @@ class RemoteWork:
             if result is not None:
                 return result
             seen = LaunchStatus.from_json(ended)
-            # What gave back its nodes ran nothing and uses no budget, whose try it ever was.
-            is_mine = last.number == watched or self._is_of_this_try(last) or seen.code == PARTIAL
+            # A try that follows a killed one keeps to the back-off; a task that a person clears begins again.
+            was_released = seen.code == PARTIAL and last.is_of(self._task.run.owner, self._generation)
+            is_mine = last.number == watched or self._is_of_this_try(last) or was_released
             relaunch = self._relaunch(launches, seen) if is_mine else None
             self._claim(launches, relaunch.cause if relaunch else "again", ended=seen, relaunch=relaunch)
 

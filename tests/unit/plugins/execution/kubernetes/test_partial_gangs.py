@@ -179,6 +179,18 @@ def test_wait_for_a_place_is_counted_over_all_releases_and_ends_with_the_schedul
 
 
 @pytest.mark.usefixtures("known_names")
+def test_task_that_a_person_clears_after_its_wait_was_over_waits_from_the_beginning(api: KubernetesApi, night: Nights) -> None:
+    work = night(PAIR)
+    work.advance()
+    with pytest.raises(StageEndedError, match="no place for all members"):
+        work.advance(watched=1, reported=partial(ago(86_400)))
+    with pytest.raises(StageEndedError, match="no place for all members"):
+        work.advance(work.task(try_number=2))
+    again = work.advance(work.task(try_number=3, generation="cleared"))
+    assert (again.name, again.limits.waiting_since, api.names("jobs")) == (SECOND, 0, [SECOND])
+
+
+@pytest.mark.usefixtures("known_names")
 def test_launch_that_ran_ends_the_wait_before_it(api: KubernetesApi, night: Nights) -> None:
     work = night(PAIR)
     release_all(work, ago(80_000), 1)
