@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -78,15 +79,12 @@ def mlflow_server(host: str, port: int, folder: Path, account: Mapping[str, str]
 def postgres_server(host: str, port: int, folder: Path) -> Iterator[str]:
     """Run Debian's PostgreSQL, as its own user, with an empty database; yield its SQLAlchemy URL."""
     binaries = sorted(Path("/usr/lib/postgresql").glob("*/bin"))[-1]
-    data = folder / "postgres"
-    data.mkdir()
-    password = folder / "postgres-password"
+    # A folder of its own: each start of pytest takes the rights of other users away from the folder of all tests.
+    own = Path(tempfile.mkdtemp(prefix="nightshift-postgres-"))
+    data, password = own / "data", own / "password"
     password.write_text(PASSWORD, encoding="ascii")
-    for path in (data, password):
+    for path in (own, password):
         shutil.chown(path, "postgres", "postgres")
-    # pytest's folders are their owner's alone: the server's user has to get through them.
-    for folder_above in (folder, *folder.parents[:2]):
-        folder_above.chmod(folder_above.stat().st_mode | 0o011)
     initdb = [str(binaries / "initdb"), "-D", str(data), "-U", "nightshift", "-A", "scram-sha-256", "--pwfile", str(password)]
     subprocess.run(initdb, user="postgres", group="postgres", cwd="/", check=True, capture_output=True)
     with (data / "pg_hba.conf").open("a", encoding="ascii") as file:
@@ -103,6 +101,7 @@ def postgres_server(host: str, port: int, folder: Path) -> Iterator[str]:
         process.send_signal(signal.SIGINT)
         process.wait(30)
         log.close()
+        shutil.rmtree(own)
 
 
 def answers(url: str) -> bool:
