@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from nightshift.execution.kubernetes.config import Cluster
 from nightshift.execution.kubernetes.launch import Launch
-from nightshift.execution.kubernetes.manifests import job_manifest, member_template, pod_manifest
+from nightshift.execution.kubernetes.manifests import job_manifest, pod_manifest
 from tests.kubernetes.cluster_installation import kubectl
 
 FOLDER: Final = Path(__file__).resolve().parents[1] / "unit" / "plugins" / "execution" / "kubernetes" / "recordings"
@@ -48,12 +48,10 @@ class Recording:
         self.frames: list[Frame] = []
 
     def create(self, **changes: Any) -> None:
-        pod = pod_manifest(self.launch, CLUSTER)
+        made = job_manifest(self.launch, CLUSTER) if self.launch.is_gang else pod_manifest(self.launch, CLUSTER)
+        pod = made["spec"]["template"] if self.launch.is_gang else made
         pod["spec"]["containers"][0] |= {"command": self.command, **changes.pop("container", {})}
-        made = pod
-        if self.launch.is_gang:
-            made = job_manifest(self.launch, CLUSTER, template=member_template(pod, self.launch, CLUSTER))
-            made["spec"] |= changes
+        made["spec"] |= changes
         kubectl("create", "-f", "-", text=json.dumps(made))
 
     def look(self) -> Frame:
