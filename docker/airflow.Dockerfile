@@ -25,11 +25,13 @@ COPY training /training
 COPY expectations /expectations
 
 FROM ${BASE} AS base
+# /entrypoint: the probes of Airflow's official chart start `/entrypoint airflow jobs check …`, as in Airflow's own image.
 RUN apt-get update && apt-get install --yes --no-install-recommends tini libgomp1 ca-certificates \
     && (command -v python3 >/dev/null || apt-get install --yes --no-install-recommends python3) \
     && rm -rf /var/lib/apt/lists/* \
     && groupadd --gid 65532 nightshift && useradd --uid 65532 --gid 65532 --create-home --home-dir /home/nightshift nightshift \
-    && mkdir -p /opt/nightshift /opt/airflow/logs && chown -R 65532:65532 /opt/airflow
+    && mkdir -p /opt/nightshift /opt/airflow/logs && chown -R 65532:65532 /opt/airflow \
+    && ln -s /usr/bin/env /entrypoint
 COPY devstack/bin/nightshift /usr/local/bin/nightshift
 ENV PATH=/opt/venv/bin:/usr/local/bin:/usr/bin:/bin \
     PYTHONPATH=/opt/nightshift:/opt/nightshift/plugins \

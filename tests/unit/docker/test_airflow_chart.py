@@ -62,6 +62,20 @@ def test_no_container_of_the_chart_runs_a_script_that_the_image_lacks() -> None:
     assert [VALUES[component]["logGroomerSidecar"] for component in COMPONENTS] == [{"enabled": False}] * 3
 
 
+def test_the_image_has_the_program_that_starts_the_charts_probes() -> None:
+    # Probes of the chart run `sh -c "CONNECTION_CHECK_MAX_COUNT=0 … exec /entrypoint airflow jobs check …"`, a file of Airflow's image.
+    text = (CHECKOUT / "docker" / "airflow.Dockerfile").read_text(encoding="utf-8")
+    (program,) = re.findall(r"ln -s (\S+) /entrypoint$", text, re.MULTILINE)
+    probe = f"CONNECTION_CHECK_MAX_COUNT=0 exec {program} sh -c 'exit 7'"
+    assert subprocess.run(["/bin/sh", "-c", probe], check=False).returncode == 7
+
+
+def test_a_component_that_imports_for_minutes_is_not_restarted_at_its_start() -> None:
+    # The chart's own limit is six failures, 10 s apart.
+    for component in ("apiServer", "scheduler"):
+        assert VALUES[component]["startupProbe"]["failureThreshold"] >= 30
+
+
 def test_no_component_waits_for_a_volume() -> None:
     # With LocalExecutor, `workers.persistence` (on by default) makes the scheduler a StatefulSet with a claim of 100 GiB.
     assert VALUES["workers"]["persistence"] == VALUES["triggerer"]["persistence"] == {"enabled": False}
@@ -87,6 +101,8 @@ def test_the_rendered_chart_has_deployments_of_one_container_without_claims() ->
     assert not [document for document in rendered if document["kind"] in ("StatefulSet", "PersistentVolumeClaim")]
     deployments = {document["metadata"]["name"]: containers(document) for document in rendered if document["kind"] == "Deployment"}
     assert deployments == {f"airflow-{name}": [name] for name in ("api-server", "dag-processor", "scheduler", "triggerer")}
+    # Programs that are named by their path: the image has no other of those of Airflow's own image.
+    assert set(re.findall(r"(?:exec|bash|sh) (/\S+)", done.stdout)) == {"/entrypoint"}
     (config,) = (document["data"]["airflow.cfg"] for document in rendered if document["metadata"]["name"] == "airflow-config")
     assert f"hostname_callable = {VALUES['config']['core']['hostname_callable']}" in config
 
