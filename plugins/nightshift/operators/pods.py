@@ -15,7 +15,7 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow.providers.cncf.kubernetes.callbacks import ExecutionMode
 from airflow.providers.cncf.kubernetes.operators.job import KubernetesJobOperator
@@ -76,13 +76,21 @@ class PodTask(KubernetesPodOperator):
             do_xcom_push=True,
         )
 
+    def show(self, manifest: Manifest) -> None:
+        """Replace what the DAG file knew by a launch's manifest, for "Rendered Template": a trigger may have changed resources and nodes."""
+        container = next(one for one in manifest["spec"]["containers"] if one["name"] == CONTAINER)
+        self.name, self.namespace = manifest["metadata"]["name"], manifest["metadata"]["namespace"]
+        self.image, self.labels = container["image"], manifest["metadata"]["labels"]
+        self.container_resources = client.V1ResourceRequirements(**container["resources"], local_vars_configuration=PLAIN)
+        self.pod_template_dict = manifest
+
     def submit(self, manifest: Manifest, context: Context) -> None:
         """Create the pod of a launch, or take the one that is there; raises ApiException.
 
         Args:
             manifest: the Pod, completed by the provider's labels and the installation's `pod_mutation_hook`.
         """
-        self._take(manifest)
+        self.show(manifest)
         pod = self.build_pod_request_obj(context)
         for callback in self.callbacks:
             callback.on_pod_manifest_created(pod_request=pod, client=self.client, mode=ExecutionMode.SYNC, context=context, operator=self)
@@ -120,14 +128,6 @@ class PodTask(KubernetesPodOperator):
     def cleanup(self, *_pods: Any, **_named: Any) -> None:
         """Do nothing: `RemoteWork` deletes what a launch left, and a committed result is success."""
 
-    def _take(self, manifest: Manifest) -> None:
-        """Replace what the DAG file knew by the launch's manifest: a trigger may have changed resources and nodes."""
-        container = next(one for one in manifest["spec"]["containers"] if one["name"] == CONTAINER)
-        self.name, self.namespace = manifest["metadata"]["name"], manifest["metadata"]["namespace"]
-        self.image, self.labels = container["image"], manifest["metadata"]["labels"]
-        self.container_resources = client.V1ResourceRequirements(**container["resources"], local_vars_configuration=PLAIN)
-        self.pod_template_dict = manifest
-
     def _json_of(self, made: Any) -> Manifest:
         found: Manifest = self.client.api_client.sanitize_for_serialization(made)
         return found
@@ -147,18 +147,22 @@ class JobTask(PodTask, KubernetesJobOperator):
 
     template_fields = PodTask.template_fields
 
-    def submit_job(self, job: Manifest, context: Context) -> None:
+    def show(self, manifest: Manifest) -> None:
+        """As of a pod: the Job's members."""
+        place = {name: manifest["metadata"][name] for name in ("name", "namespace")}
+        member = manifest["spec"]["template"]
+        super().show({"apiVersion": "v1", "kind": "Pod", **member, "metadata": {**member["metadata"], **place}})
+
+    def submit(self, manifest: Manifest, context: Context) -> None:
         """Create the Job of a launch, or take the one that is there; raises ApiException.
 
         Args:
-            job: with the members' template as they are to be, which the provider completes as a pod's.
+            manifest: the Job, with the members' template as they are to be, which the provider completes as a pod's.
         """
-        metadata, spec = job["metadata"], job["spec"]
-        self._take(
-            {"apiVersion": "v1", "kind": "Pod", **spec["template"], "metadata": {**spec["template"]["metadata"], **_place(metadata)}}
-        )
+        self.show(manifest)
+        spec = manifest["spec"]
         empty: Manifest = {"metadata": {}, "spec": {"containers": []}}
-        self.full_job_spec = _job_of({**job, "spec": {**spec, "template": empty}})
+        self.full_job_spec = _job_of({**manifest, "spec": {**spec, "template": empty}})
         self.parallelism = spec["parallelism"]
         self.job_request_obj = self.build_job_request_obj(context)
         self.create_job(self.job_request_obj)
@@ -194,10 +198,9 @@ class JobTask(PodTask, KubernetesJobOperator):
         ).items
         return found
 
-    def execute_deferrable(self) -> NoReturn:
+    def execute_deferrable(self) -> None:
         """As `invoke_defer_method`: KubernetesJobTrigger has no `on_kill`, and fails where no pod exists yet."""
         self.invoke_defer_method()
-        raise AssertionError
 
 
 class StagePodOperator(StageOperator, PodTask):
@@ -240,10 +243,6 @@ def _check_same_attempt(found: Any, asked: Any, kind: str) -> None:
     if theirs != ours:
         message = f"{kind} {found.metadata.name} in namespace {found.metadata.namespace} has the attempt {theirs!r} and not {ours!r}"
         raise DeniedError("kubernetes.name_taken", message, hint="delete it: Nightshift did not make it for this launch")
-
-
-def _place(metadata: Manifest) -> Manifest:
-    return {name: metadata[name] for name in ("name", "namespace")}
 
 
 def _job_of(manifest: Manifest) -> client.V1Job:

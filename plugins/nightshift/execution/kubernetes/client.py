@@ -15,7 +15,7 @@ from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
 from nightshift.execution.kubernetes.config import Cluster
-from nightshift.execution.kubernetes.launch import Launch
+from nightshift.execution.kubernetes.launch import Kind, Launch
 from nightshift.execution.kubernetes.manifests import LAUNCH_LABEL, Manifest, job_manifest, pod_manifest, service_manifest
 from nightshift.execution.kubernetes.status import LaunchStatus, look_at_gang, look_at_pod
 from training.errors import DeniedError, NightshiftError, Problem, SpecError, UnavailableError
@@ -39,14 +39,14 @@ TRIED_AGAIN: Final = tenacity.retry(
 
 
 class ClusterOperator(Protocol):
-    """What is asked of a task's operator: `nightshift.operators.pods.PodTask`, and for trainings `JobTask`."""
+    """What is asked of a task's operator: `nightshift.operators.pods.PodTask`, for trainings `JobTask`, whose manifests are Jobs."""
 
     @property
     def client(self) -> client.CoreV1Api: ...
 
-    def submit(self, manifest: Manifest, context: Context) -> None: ...
+    def show(self, manifest: Manifest) -> None: ...
 
-    def submit_job(self, job: Manifest, context: Context) -> None: ...
+    def submit(self, manifest: Manifest, context: Context) -> None: ...
 
 
 class Submitter:
@@ -57,7 +57,11 @@ class Submitter:
         self._context = context
         self._operator = operator
 
-    def look(self, name: str, kind: str) -> LaunchStatus:
+    def show(self, launch: Launch) -> None:
+        """Have "Rendered Template" show a launch, also where another process requested it."""
+        self._operator.show(self._manifest(launch))
+
+    def look(self, name: str, kind: Kind) -> LaunchStatus:
         """Return what the cluster says of a launch.
 
         Raises:
@@ -88,7 +92,7 @@ class Submitter:
             self.ensure_service(launch)
 
     @TRIED_AGAIN
-    def delete(self, name: str, kind: str) -> None:
+    def delete(self, name: str, kind: Kind) -> None:
         """Delete a launch and all that belongs to it; its processes get SIGTERM and time for a checkpoint. A missing launch is no error."""
         with self._faults(f"delete {kind.lower()}", name):
             try:
@@ -115,10 +119,10 @@ class Submitter:
     @TRIED_AGAIN
     def _create(self, launch: Launch) -> None:
         with self._faults(f"create {launch.kind.lower()}", launch.name):
-            if launch.kind == "Job":
-                self._operator.submit_job(job_manifest(launch, self._cluster), self._context)
-            else:
-                self._operator.submit(pod_manifest(launch, self._cluster), self._context)
+            self._operator.submit(self._manifest(launch), self._context)
+
+    def _manifest(self, launch: Launch) -> Manifest:
+        return (job_manifest if launch.kind == "Job" else pod_manifest)(launch, self._cluster)
 
     def ensure_service(self, launch: Launch) -> None:
         """Create a gang's Service where it is missing: a worker may have been killed between the Job and it.

@@ -70,6 +70,8 @@ class RemoteWork:
         while True:
             launches = self._launches.all()
             last = launches[-1] if launches else None
+            if last is not None:
+                self._submitter.show(self._launch(last))
             result = self._address.result()
             if result is not None:
                 self._clear(launches)

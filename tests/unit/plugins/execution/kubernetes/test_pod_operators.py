@@ -35,10 +35,8 @@ def launch(work: Night, attempt_id: str = "a1") -> Any:
 
 
 def submit(work: Night, operator: Any, attempt_id: str = "a1") -> None:
-    if isinstance(operator, JobTask):
-        operator.submit_job(job_manifest(launch(work, attempt_id), work.cluster), {})
-    else:
-        operator.submit(pod_manifest(launch(work, attempt_id), work.cluster), {})
+    manifest = job_manifest if isinstance(operator, JobTask) else pod_manifest
+    operator.submit(manifest(launch(work, attempt_id), work.cluster), {})
 
 
 def test_installations_pod_mutation_hook_changes_the_pod_and_the_members(

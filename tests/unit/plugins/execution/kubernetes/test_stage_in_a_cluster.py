@@ -45,9 +45,9 @@ class Task:
 
     def resume(self, deferred: TaskDeferred, seen: LaunchStatus) -> dict[str, Any]:
         """As another worker would: with nothing but what was kept."""
-        operator = StagePodOperator(task_id="ingest", stage="ingest")
+        self.operator = StagePodOperator(task_id="ingest", stage="ingest")
         event = {"number": deferred.trigger.number, "seen": seen.to_json()}
-        method = getattr(operator, deferred.method_name)
+        method = getattr(self.operator, deferred.method_name)
         found: dict[str, Any] = method(self.context(), event=event, **(deferred.kwargs or {}))
         return found
 
@@ -86,6 +86,22 @@ def test_a_stage_waits_in_the_triggerer_and_its_result_is_what_the_store_says(ta
     assert found.reused_from is None
     assert found.run == RunIdentity(dag_id="search_ranking", run_id="r1", task_id="ingest")
     assert api.names() == []
+
+
+@pytest.mark.parametrize("exit_code", [0, 65])
+def test_rendered_template_has_the_launch_also_after_the_worker_that_ends_the_task(task: Task, api: KubernetesApi, exit_code: int) -> None:
+    deferred = task.start()
+    (name,) = api.names()
+    if exit_code == 0:
+        commit(task, deferred)
+        api.set_status(name, SUCCEEDED)
+        task.resume(deferred, LaunchStatus(phase="ended", exit_code=0))
+    else:
+        api.set_status(name, failed(exit_code))
+        with pytest.raises(AirflowFailException):
+            task.resume(deferred, LaunchStatus(phase="ended", exit_code=exit_code))
+    shown: Any = task.operator
+    assert (shown.image, shown.pod_template_dict["metadata"]["name"]) == ("registry/stage:1", name)
 
 
 def test_a_source_that_changes_while_the_stage_runs_does_not_start_it_again(task: Task, api: KubernetesApi, shop: Path) -> None:
