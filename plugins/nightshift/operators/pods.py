@@ -68,16 +68,13 @@ class PodTask(KubernetesPodOperator):
             base_container_name=CONTAINER,
             termination_message_policy="FallbackToLogsOnError",
             random_name_suffix=False,
-            automount_service_account_token=False,
-            get_logs=False,
-            deferrable=True,
             # The record of launches is the identity of a pod, not the task's own state.
             durable=False,
             do_xcom_push=True,
         )
 
     def show(self, manifest: Manifest) -> None:
-        """Replace what the DAG file knew by a launch's manifest, for "Rendered Template": a trigger may have changed resources and nodes."""
+        """Have "Rendered Template" show a launch instead of what the DAG file knew: a trigger may have changed resources and nodes."""
         container = next(one for one in manifest["spec"]["containers"] if one["name"] == CONTAINER)
         self.name, self.namespace = manifest["metadata"]["name"], manifest["metadata"]["namespace"]
         self.image, self.labels = container["image"], manifest["metadata"]["labels"]

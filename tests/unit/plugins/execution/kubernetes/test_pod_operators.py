@@ -53,6 +53,23 @@ def test_installations_pod_mutation_hook_changes_the_pod_and_the_members(
     assert [(pod["metadata"]["labels"]["cost-centre"], pod["spec"]["schedulerName"]) for pod in made] == [("ml", "volcano")] * 2
 
 
+def differences(asked: Any, made: Any, path: str = "") -> list[str]:
+    """Return the paths at which `made` lacks a value of `asked`; what is added does not count."""
+    if isinstance(asked, dict) and isinstance(made, dict):
+        return [found for key, value in asked.items() for found in differences(value, made.get(key), f"{path}.{key}")]
+    if isinstance(asked, list) and isinstance(made, list) and len(asked) == len(made):
+        return [found for number, value in enumerate(asked) for found in differences(value, made[number], f"{path}.{number}")]
+    return [] if asked == made or not (asked or made) else [path]
+
+
+@pytest.mark.parametrize("placement", [None, GANG], ids=["pod", "job"])
+def test_all_that_the_manifest_of_a_launch_has_is_in_what_the_provider_builds(api: KubernetesApi, night: Nights, placement: Any) -> None:
+    work = night(placement, queues={"default": "shared"}, secrets={"all": ["nightshift-store"]})
+    submit(work, operator_of(work.task()))
+    manifest, plural = (job_manifest, "jobs") if placement else (pod_manifest, "pods")
+    assert differences(manifest(launch(work), work.cluster), api.objects[plural, FIRST]) == []
+
+
 def test_callbacks_of_the_provider_see_the_pod_before_and_after_it_is_made(api: KubernetesApi, night: Nights) -> None:
     work, seen = night(), []
 
