@@ -9,14 +9,22 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import yaml
+from airflow.sdk.execution_time.task_runner import _serialize_template_field
 from sqlalchemy import create_engine
 
+from nightshift.execution.kubernetes.config import load_cluster
+from nightshift.execution.kubernetes.launch import launch_of
+from nightshift.execution.kubernetes.manifests import job_manifest
+from nightshift.operators.pods import TrainingJobOperator
 from tests.unit.docker.restricted_profile import SECRET
 from training.runtime.provenance import CHECKOUT
+from training.spec import load_spec
+from training.spec.loader import check_values
 
 ROOT = CHECKOUT / "docker" / "kubernetes"
 VALUES = yaml.safe_load((ROOT / "airflow-values.yaml").read_text(encoding="utf-8"))
@@ -87,6 +95,23 @@ def test_the_log_of_a_waiting_task_is_asked_for_at_an_address() -> None:
     script = "from airflow.utils.net import get_hostname; print(get_hostname())"
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
     assert ipaddress.ip_address(done.stdout.split()[-1])
+
+
+def test_rendered_template_has_room_for_the_manifest_of_a_gang_that_asks_for_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = load_cluster(ROOT / "placement.yaml")
+    asked = {"nodes": 4, "gpus": 8, "accelerator": "a100", "topology": "nvlink", "priority": "production"}
+    values = load_spec(CHECKOUT / "dags" / "pipelines" / "search_ranking.yaml").model_dump(mode="json", by_alias=True)
+    values["train"]["placement"] = {**asked, "processes_per_node": 8, "shared_memory": "16GiB", "spot": True}
+    launch = launch_of(
+        check_values(values, "test"), cluster, stage="train", name="n" * 52, attempt_id="a" * 32, request_uri="s" * 300, nodes=4, spot=True
+    )
+    launch = replace(launch, avoided_nodes=("n" * 60, "m" * 60), environment={"SHOP_URI": "s" * 300})
+    operator = TrainingJobOperator(task_id="train", stage="train")
+    operator.show(job_manifest(launch, cluster))
+    assert len(str(operator.pod_template_dict)) > 4096, "Airflow's default would do"
+    monkeypatch.setenv("AIRFLOW__CORE__MAX_TEMPLATED_FIELD_LENGTH", VALUES["config"]["core"]["max_templated_field_length"])
+    shown = _serialize_template_field(operator.pod_template_dict, "pod_template_dict")
+    assert shown["metadata"]["name"] == launch.name
 
 
 def test_the_rendered_chart_has_deployments_of_one_container_without_claims() -> None:
