@@ -77,12 +77,12 @@ OWN: dict[type[BaseOperator], dict[str, Any]] = {
     expiry.ExpireOperator: {},
     repair.RepairOperator: {},
 }
+"""Operator to the arguments that are its own."""
 IN_PODS = {"namespace": "n", "image": "i", "resources": {}, "labels": {}, "kubernetes_conn_id": None, "in_cluster": None}
 for _name, _place in KubernetesBackend.operators.items():
     _module, _, _kind = _place.partition(":")
     _own = next(arguments for kind, arguments in OWN.items() if kind.__name__ == _name)
     OWN[getattr(import_module(_module), _kind)] = {**_own, **IN_PODS}
-"""Operator to the arguments that are its own."""
 MAPPED = {"trials": {"worker": 0}}
 """Task id of each mapped task to what one of its instances is called with."""
 

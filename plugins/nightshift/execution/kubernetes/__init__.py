@@ -1,1 +1,1 @@
-"""Stages in pods: one pod, or a gang of pods, for each attempt of a stage."""
+"""Stages in pods: for each launch a Pod, or for a training a Job of one or more members."""

@@ -1,4 +1,4 @@
-"""Runs stages as pods and gangs of pods. What Airflow's provider takes seconds to import is imported where a task needs the cluster."""
+"""Runs stages as Pods and Jobs. `resolve`, `nightshift check` and DAG files read this, so the cluster's client is imported in a task."""
 
 from __future__ import annotations
 

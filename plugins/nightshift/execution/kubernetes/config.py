@@ -100,7 +100,7 @@ class Cluster(Section):
     priorities: dict[str, KubernetesName] = Field(default_factory=dict)
     """Name that pipelines use to a PriorityClass; `default` is for those that name none."""
     queues: dict[str, KubernetesName] = Field(default_factory=dict)
-    """Owner of pipelines, or `default`, to a Kueue LocalQueue. Empty: no Kueue; gangs rely on the cluster's own PodGroups."""
+    """Owner of pipelines, or `default`, to a Kueue LocalQueue. Empty: no Kueue."""
     schedule_timeout: PositiveDuration = Field(default="1d", validate_default=True)
     """Longest wait for a place, queues included, after which the stage fails with the scheduler's reason."""
     elastic_wait: PositiveDuration = Field(default="5m", validate_default=True)
