@@ -1,5 +1,7 @@
 """A task's work in a cluster that is a double: what tests of operators and triggers share."""
 
+import asyncio
+import json
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +17,8 @@ from nightshift.execution.kubernetes.backend import KubernetesBackend
 from nightshift.execution.kubernetes.client import Submitter
 from nightshift.execution.kubernetes.config import Cluster
 from nightshift.execution.kubernetes.launches import RemoteWork, Waiting
+from nightshift.execution.kubernetes.status import LaunchStatus
+from nightshift.execution.kubernetes.trigger import WatchLaunch
 from nightshift.operators.pods import StagePodOperator, TrainingJobOperator
 from nightshift.resolved_run import ResolvedRun
 from nightshift.work import Work
@@ -87,7 +91,7 @@ class Night:
     def address(self) -> StageAddress:
         return self.store.address(self.spec.name, self.stage, FINGERPRINT)
 
-    def task(self, *, run_id: str = "r1", try_number: int = 1, generation: str = "0", submitter: Any = None) -> RemoteWork:
+    def task(self, *, run_id: str = "r1", try_number: int = 1, generation: str = "0") -> RemoteWork:
         """Return the work as this try of this run's task sees it."""
         run = RunIdentity(dag_id=self.spec.name, run_id=run_id, task_id=self.stage, try_number=try_number)
         context: Any = {}
@@ -106,8 +110,7 @@ class Night:
             say=self.said.append,
             warn=self.said.append,
         )
-        submitter = submitter or Submitter(self.cluster, context, operator)
-        return RemoteWork(task, generation=generation, cluster=self.cluster, submitter=submitter)
+        return RemoteWork(task, generation=generation, cluster=self.cluster, submitter=Submitter(self.cluster, context, operator))
 
     def advance(self, task: RemoteWork | None = None, **seen: Any) -> Any:
         return (task or self.task()).advance(**seen)
@@ -154,6 +157,25 @@ def night(api: KubernetesApi, store: Store, spec_with: Callable[..., PipelineSpe
 
 
 Nights = Callable[..., Night]
+
+
+def watch_of(waiting: Waiting) -> WatchLaunch:
+    """Return the trigger that waits for a launch, as Airflow carries it: by its serialised form."""
+    same = {name: getattr(waiting, name) for name in ("number", "name", "kind", "namespace", "connection", "in_cluster")}
+    path, arguments = WatchLaunch(**same, limits=waiting.limits.to_json()).serialize()
+    assert path == "nightshift.execution.kubernetes.trigger.WatchLaunch"
+    return WatchLaunch(**json.loads(json.dumps(arguments)))
+
+
+def seen_by(watch: WatchLaunch) -> LaunchStatus:
+    """Return what the trigger saw last, once it has fired."""
+
+    async def first() -> Any:
+        return await anext(watch.run())
+
+    event = asyncio.run(first())
+    assert event.payload["number"] == watch.number
+    return LaunchStatus.from_json(event.payload["seen"])
 
 
 def running(api: KubernetesApi, work: Night) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -17,7 +15,7 @@ from nightshift.execution.kubernetes.status import LaunchStatus, look_at_gang
 from nightshift.execution.kubernetes.timeouts import Limits, limits_of
 from nightshift.execution.kubernetes.trigger import WatchLaunch
 from nightshift.execution.outcomes import StageEndedError
-from tests.unit.plugins.execution.kubernetes.conftest import FIRST, SECOND, Night, Nights
+from tests.unit.plugins.execution.kubernetes.conftest import FIRST, SECOND, Night, Nights, seen_by, watch_of
 from tests.unit.plugins.execution.kubernetes.gang_states import GANG, ago, job_of, member, running, without_place
 from tests.unit.plugins.execution.kubernetes.kubernetes_api import KubernetesApi
 
@@ -31,13 +29,6 @@ def partial(since: str = "") -> LaunchStatus:
     return LaunchStatus(phase="ended", code="gang.partial", words=words, waiting_since=since or ago(300))
 
 
-def watcher(waiting: Waiting) -> WatchLaunch:
-    limits = json.loads(json.dumps(waiting.limits.to_json()))
-    return WatchLaunch(
-        number=waiting.number, name=waiting.name, kind=waiting.kind, namespace="nightshift", limits=limits, connection=None, in_cluster=None
-    )
-
-
 def fire(watch: WatchLaunch, monkeypatch: pytest.MonkeyPatch) -> tuple[LaunchStatus, list[float]]:
     """Return what it saw, and how long it slept each time; no time passes."""
     slept: list[float] = []
@@ -47,11 +38,7 @@ def fire(watch: WatchLaunch, monkeypatch: pytest.MonkeyPatch) -> tuple[LaunchSta
         assert len(slept) < 50, "it never fires"
 
     monkeypatch.setattr(trigger.asyncio, "sleep", sleep)
-
-    async def first() -> Any:
-        return await anext(watch.run())
-
-    return LaunchStatus.from_json(asyncio.run(first()).payload["seen"]), slept
+    return seen_by(watch), slept
 
 
 @pytest.mark.parametrize(
@@ -102,7 +89,7 @@ def test_trigger_gives_back_the_nodes_of_a_partial_gang_after_partial_wait_and_n
             node = "n" if "startTime" in status else ""
             api.objects["pods", f"{GANG}-{number}-x"] = member(number, status, node=node, created=ago(900))
     limits = Limits(**{**limits_of(CLUSTER, may_shrink=False).to_json(), "partial_seconds": partial_seconds})
-    watch = watcher(Waiting(number=1, name=GANG, kind="Job", namespace="nightshift", limits=limits, connection=None, in_cluster=None))
+    watch = watch_of(Waiting(number=1, name=GANG, kind="Job", namespace="nightshift", limits=limits, connection=None, in_cluster=None))
     if fires:
         seen, _ = fire(watch, monkeypatch)
         assert (seen.phase, seen.code) == ("ended", "gang.partial")
@@ -122,11 +109,11 @@ def test_released_gang_holds_nothing_uses_no_budget_and_asks_again_after_its_bac
     assert (api.names("jobs"), api.names("pods"), second.name) == ([], [], SECOND)
     assert 29 <= second.limits.begins_at - datetime.now(UTC).timestamp() <= 60
     assert "which uses no relaunch: [gang.partial] 1 of 2 members run" in "\n".join(work.said)
-    # Whoever looks meanwhile waits too: the same task after a kill, another run.
+    # Those that look meanwhile wait too: the same task after a kill, another run.
     for task in (work.task(try_number=2), work.task(run_id="r2")):
         assert work.advance(task).limits.begins_at == second.limits.begins_at
     assert api.names("jobs") == []
-    seen, slept = fire(watcher(second), monkeypatch)
+    seen, slept = fire(watch_of(second), monkeypatch)
     assert seen.phase == "waiting"
     assert 25 < slept[0] <= 60
     third = work.advance(work.task(try_number=2), watched=2, reported=seen)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -11,10 +10,10 @@ from typing import Any
 import pytest
 
 from nightshift.execution.kubernetes import trigger
-from nightshift.execution.kubernetes.status import LaunchStatus, look_at_gang
+from nightshift.execution.kubernetes.status import look_at_gang
 from nightshift.execution.kubernetes.timeouts import Limits, waited_seconds
 from nightshift.execution.kubernetes.trigger import WatchLaunch
-from tests.unit.plugins.execution.kubernetes.conftest import FIRST, Nights
+from tests.unit.plugins.execution.kubernetes.conftest import FIRST, Nights, seen_by, watch_of
 from tests.unit.plugins.execution.kubernetes.gang_states import Json, ago, job_of, member, running, stopped
 from tests.unit.plugins.execution.kubernetes.kubernetes_api import SUCCEEDED, KubernetesApi, evicted, failed
 from training.errors import LeaseLostError
@@ -149,14 +148,7 @@ def test_gang_that_is_preempted_nine_times_is_one_job_and_uses_no_relaunch(
             assert work.advance(work.task(try_number=2)).name == FIRST
 
     monkeypatch.setattr(trigger.asyncio, "sleep", sleep)
-    watch = WatchLaunch(
-        number=1, name=FIRST, kind="Job", namespace="nightshift", limits=waiting.limits.to_json(), connection=None, in_cluster=None
-    )
-
-    async def first() -> Any:
-        return await anext(watch.run())
-
-    seen = LaunchStatus.from_json(asyncio.run(first()).payload["seen"])
+    seen = seen_by(watch_of(waiting))
     assert seen.succeeded
     assert work.advance(watched=1, reported=seen).digest == "d" * 64
     assert api.creates["jobs", FIRST] == 1
@@ -200,12 +192,5 @@ def test_gang_in_its_queue_again_waits_as_long_as_a_new_one_and_does_not_shrink(
     state: tuple[Json, list[Json]] = ({}, [])
     monkeypatch.setattr(WatchLaunch, "_read", look)
     monkeypatch.setattr(trigger.asyncio, "sleep", sleep)
-    watch = WatchLaunch(
-        number=2, name=second.name, kind="Job", namespace="n", limits=second.limits.to_json(), connection=None, in_cluster=None
-    )
-
-    async def first() -> Any:
-        return await anext(watch.run())
-
     with pytest.raises(AssertionError, match="it waits"):
-        asyncio.run(first())
+        seen_by(watch_of(second))

@@ -9,9 +9,8 @@ import pytest
 
 from nightshift.execution.kubernetes.launches import Waiting
 from nightshift.execution.kubernetes.status import LaunchStatus
-from nightshift.execution.kubernetes.trigger import WatchLaunch
 from nightshift.execution.outcomes import Action, StageEndedError
-from tests.unit.plugins.execution.kubernetes.conftest import FIRST, SECOND, Night, Nights, running
+from tests.unit.plugins.execution.kubernetes.conftest import FIRST, SECOND, Night, Nights, running, watch_of
 from tests.unit.plugins.execution.kubernetes.kubernetes_api import RUNNING, SUCCEEDED, KubernetesApi, failed
 
 pytestmark = pytest.mark.usefixtures("known_names")
@@ -41,22 +40,13 @@ def test_job_whose_pods_were_removed_after_its_completion_has_succeeded(api: Kub
     assert api.names("jobs") == []
 
 
-@pytest.mark.parametrize(("placement", "kind", "plural"), [(None, "Pod", "pods"), (GANG, "Job", "jobs")])
+@pytest.mark.parametrize(("placement", "plural"), [(None, "pods"), (GANG, "jobs")])
 def test_deferred_task_that_was_marked_by_hand_leaves_nothing_running(
-    api: KubernetesApi, night: Nights, placement: Any, kind: Any, plural: str
+    api: KubernetesApi, night: Nights, placement: Any, plural: str
 ) -> None:
     """apache/airflow #62398 and #44014: the pod of a deferred task that a user marked as failed or success ran on."""
-    work = night(placement)
-    waiting = work.advance()
-    trigger = WatchLaunch(
-        number=waiting.number,
-        name=FIRST,
-        kind=kind,
-        namespace="nightshift",
-        limits=waiting.limits.to_json(),
-        connection=None,
-        in_cluster=None,
-    )
+    trigger = watch_of(night(placement).advance())
+    assert api.names(plural) == [FIRST]
     # What the triggerer calls when a user has ended the task.
     asyncio.run(trigger.on_kill())
     assert api.names(plural) == []

@@ -4,15 +4,19 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nightshift.execution.kubernetes import logs, trigger
+from nightshift.execution.kubernetes.launch import Kind
+from nightshift.execution.kubernetes.launches import Waiting
 from nightshift.execution.kubernetes.status import LaunchStatus
 from nightshift.execution.kubernetes.timeouts import Limits
 from nightshift.execution.kubernetes.trigger import WatchLaunch
+from tests.unit.plugins.execution.kubernetes.conftest import seen_by, watch_of
 from tests.unit.plugins.execution.kubernetes.kubernetes_api import CUT, LOST, RUNNING, STALLED, SUCCEEDED, KubernetesApi, failed
 
 FOLDER = Path(__file__).with_name("recordings")
@@ -39,25 +43,14 @@ def said(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> C
     return lambda: "\n".join(record.getMessage() for record in caplog.records)
 
 
-def watcher_of(name: str, kind: str = "Pod", **limits: float) -> WatchLaunch:
-    made = WatchLaunch(
-        number=1, name=name, kind=kind, namespace="nightshift", limits={**LIMITS.to_json(), **limits}, connection=None, in_cluster=None
-    )
-    # As Airflow carries it: by its serialised form.
-    path, arguments = made.serialize()
-    assert path == "nightshift.execution.kubernetes.trigger.WatchLaunch"
-    return WatchLaunch(**json.loads(json.dumps(arguments)))
+def watcher_of(name: str, kind: Kind = "Pod", **limits: float) -> WatchLaunch:
+    limited = replace(LIMITS, **limits)
+    return watch_of(Waiting(number=1, name=name, kind=kind, namespace="nightshift", limits=limited, connection=None, in_cluster=None))
 
 
 def fire(watcher: WatchLaunch, step: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> LaunchStatus:
     monkeypatch.setattr(trigger.asyncio, "sleep", Fast(step).sleep)
-
-    async def first() -> Any:
-        return await anext(watcher.run())
-
-    event = asyncio.run(first())
-    assert event.payload["number"] == 1
-    return LaunchStatus.from_json(event.payload["seen"])
+    return seen_by(watcher)
 
 
 def play(api: KubernetesApi, name: str) -> Callable[[], None]:
