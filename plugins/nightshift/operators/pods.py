@@ -91,7 +91,6 @@ class PodTask(KubernetesPodOperator):
         pod = self.build_pod_request_obj(context)
         for callback in self.callbacks:
             callback.on_pod_manifest_created(pod_request=pod, client=self.client, mode=ExecutionMode.SYNC, context=context, operator=self)
-        self.pod_request_obj = pod
         made = self.get_or_create_pod(pod, context)
         for callback in self.callbacks:
             callback.on_pod_creation(pod=made, client=self.client, mode=ExecutionMode.SYNC, context=context, operator=self)
@@ -161,8 +160,7 @@ class JobTask(PodTask, KubernetesJobOperator):
         empty: Manifest = {"metadata": {}, "spec": {"containers": []}}
         self.full_job_spec = _job_of({**manifest, "spec": {**spec, "template": empty}})
         self.parallelism = spec["parallelism"]
-        self.job_request_obj = self.build_job_request_obj(context)
-        self.create_job(self.job_request_obj)
+        self.create_job(self.build_job_request_obj(context))
 
     def create_job(self, job_request_obj: client.V1Job) -> client.V1Job:
         """Create the Job; a Job of its name is this launch's.
