@@ -43,7 +43,7 @@ class LaunchStatus:
     ended_at: str = ""
     node: str = ""
     waiting_since: str = ""
-    """When it was created, or its queue last suspended or resumed it; empty while that is going on."""
+    """When it or the newest member that waits was created, or its queue last suspended or resumed it; empty while that is going on."""
     is_partly_placed: bool = False
     """Some members of a gang have a node, and others have none."""
     partly_placed_since: str = ""
@@ -91,7 +91,8 @@ def look_at_gang(job: Json | None, pods: Sequence[Json]) -> LaunchStatus:
     if job is None:
         return ABSENT
     seen = [(pod, look_at_pod(pod)) for pod in sorted(pods, key=member_index)]
-    members = [status for pod, status in seen if not _is_replaced(pod, status)]
+    resumed_at = _resumed_at(job)
+    members = [status for pod, status in seen if not _is_replaced(pod, status, resumed_at)]
     is_suspended = bool((job.get("spec") or {}).get("suspend"))
     conditions = {item["type"]: item for item in (job.get("status") or {}).get("conditions") or [] if item.get("status") == "True"}
     bad = [status for status in members if status.phase == "ended" and not status.succeeded]
@@ -112,6 +113,9 @@ def look_at_gang(job: Json | None, pods: Sequence[Json]) -> LaunchStatus:
     if len(running) + sum(status.succeeded for status in members) >= wanted:
         return LaunchStatus(phase="running", words=f"{wanted} members run", started_at=max(status.started_at for status in members))
     waiting = [status for status in members if status.phase == "waiting"]
+    if since:
+        # A member that was deleted after days is made again: the wait for its place begins with that.
+        since = max([since, *(status.waiting_since for status in waiting)])
     partly, partly_since = _partly_placed([pod for pod, _ in seen], wanted)
     facts: dict[str, Any] = {"waiting_since": since, "is_partly_placed": partly, "partly_placed_since": partly_since}
     if not waiting:
@@ -126,10 +130,20 @@ def look_at_gang(job: Json | None, pods: Sequence[Json]) -> LaunchStatus:
     return LaunchStatus(phase="waiting", code=first.code, words=words, started_at=placed, **facts)
 
 
-def _is_replaced(pod: Json, status: LaunchStatus) -> bool:
-    """Return whether a member ended because it was deleted, and the Job controller makes another one for it (`podFailurePolicy`)."""
-    is_deleted = "deletionTimestamp" in pod["metadata"]
-    return is_deleted and status.phase == "ended" and status.exit_code in STOPPED and status.code != "pod.preempted"
+def _is_replaced(pod: Json, status: LaunchStatus, resumed_at: str) -> bool:
+    """Return whether the Job controller makes another member for one that was stopped (`podFailurePolicy`).
+
+    It was deleted; or it stopped with the others while the Job was suspended, before the controller came to delete it, and stays.
+    """
+    if status.phase != "ended" or status.exit_code not in STOPPED or status.code == "pod.preempted":
+        return False
+    return "deletionTimestamp" in pod["metadata"] or "" < status.ended_at <= resumed_at
+
+
+def _resumed_at(job: Json) -> str:
+    """Return when a Job's queue resumed it last; empty where it did not."""
+    changed = _find(job.get("status") or {}, "Suspended") or {}
+    return str(changed.get("lastTransitionTime", "")) if changed.get("status") == "False" else ""
 
 
 def _waiting_since(job: Json) -> str:

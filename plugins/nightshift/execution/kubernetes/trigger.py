@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -71,7 +72,7 @@ class WatchLaunch(BaseTrigger):
         self._fired = False
         self._num_faults = 0
         self._num_denials = 0
-        self._has_run = False
+        self._ran_at: datetime | None = None
         self._is_preempted = False
         self._bad_image_since: datetime | None = None
         self._partial_since: datetime | None = None
@@ -136,7 +137,7 @@ class WatchLaunch(BaseTrigger):
             self._num_faults = self._num_denials = 0
             status = look_at_pod(top) if self.kind == "Pod" else look_at_gang(top, pods)
             await log.follow(pods)
-            self._note(status, now)
+            status = self._note(status, now)
             self._say(status.words if status.phase == "waiting" else "", urgent=True)
             if status.phase == "absent":
                 return status
@@ -155,22 +156,26 @@ class WatchLaunch(BaseTrigger):
                 return None
             await asyncio.sleep(_pause_seconds(_age(top, now)))
 
-    def _note(self, status: LaunchStatus, now: datetime) -> None:
-        """Remember since when things are as they are, and say what a queue does to a launch that ran."""
+    def _note(self, status: LaunchStatus, now: datetime) -> LaunchStatus:
+        """Remember since when things are as they are, and say what a queue does to a launch that ran; return the status by that."""
         self._bad_image_since = (self._bad_image_since or now) if status.code == "pod.image" else None
         self._partial_since = (self._partial_since or now) if status.is_partly_placed else None
         if status.phase == "running":
-            self._has_run = True
+            self._ran_at = now
             if self._is_preempted:
                 self.log.info("%s %s runs again, from its last commit", self.kind, self.name)
             self._is_preempted = False
-        elif status.code == "gang.queued" and self._has_run and not self._is_preempted:
+        elif status.code == "gang.queued" and self._ran_at and not self._is_preempted:
             self._is_preempted = True
             words = "the same Job keeps its place in the queue and goes on from its last commit; no relaunch is used"
             self.log.warning("[pod.preempted] its queue took the nodes of %s %s: %s", self.kind, self.name, words)
+        if self._ran_at and status.waiting_since and datetime.fromisoformat(status.waiting_since) < self._ran_at:
+            # Its members were deleted, and new ones do not exist yet.
+            return replace(status, waiting_since=self._ran_at.isoformat(timespec="seconds"))
+        return status
 
     def _overdue(self, status: LaunchStatus, now: datetime) -> LaunchStatus | None:
-        limits = once_run(Limits(**self.limits)) if self._has_run else Limits(**self.limits)
+        limits = once_run(Limits(**self.limits)) if self._ran_at else Limits(**self.limits)
         since = datetime.fromisoformat(status.partly_placed_since) if status.partly_placed_since else self._partial_since
         return overdue(
             status,
