@@ -119,10 +119,19 @@ class PodTask(KubernetesPodOperator):
 
     def build_pod_request_obj(self, context: Context | None = None, *, dry_run: bool = False) -> client.V1Pod:
         with self._no_sidecar():
-            return super().build_pod_request_obj(context, dry_run=dry_run)
+            pod = super().build_pod_request_obj(context, dry_run=dry_run)
+        if not dry_run:
+            pod.metadata.name, pod.metadata.namespace = self.name, self.namespace
+            self._keep_labels(pod.metadata)
+        return pod
 
     def cleanup(self, *_pods: Any, **_named: Any) -> None:
         """Do nothing: `RemoteWork` deletes what a launch left, and a committed result is success."""
+
+    def _keep_labels(self, metadata: client.V1ObjectMeta) -> None:
+        """A `pod_mutation_hook` may replace all labels, and by these a launch is found and told from others."""
+        labels = dict(self.labels or {})
+        metadata.labels = {**(metadata.labels or {}), **{name: labels[name] for name in (LAUNCH_LABEL, ATTEMPT_LABEL)}}
 
     def _json_of(self, made: Any) -> Manifest:
         found: Manifest = self.client.api_client.sanitize_for_serialization(made)
@@ -183,6 +192,7 @@ class JobTask(PodTask, KubernetesJobOperator):
             job = super().build_job_request_obj(context)
         # The provider's prefix is not in the names by which members find each other.
         job.metadata.name = self.name
+        self._keep_labels(job.spec.template.metadata)
         return job
 
     def get_pods(self, pod_request_obj: client.V1Pod, context: Context, *, exclude_checked: bool = True) -> Sequence[client.V1Pod]:

@@ -71,6 +71,7 @@ class RemoteWork:
             launches = self._launches.all()
             last = launches[-1] if launches else None
             if last is not None:
+                # Airflow renders a task again each time that it resumes.
                 self._submitter.show(self._launch(last))
             result = self._address.result()
             if result is not None:

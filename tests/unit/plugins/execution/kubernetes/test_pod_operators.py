@@ -13,6 +13,7 @@ from airflow.sdk.exceptions import TaskDeferred
 from nightshift.execution.kubernetes.launch import launch_of
 from nightshift.execution.kubernetes.launches import RemoteWork
 from nightshift.execution.kubernetes.manifests import Manifest, job_manifest, pod_manifest
+from nightshift.execution.kubernetes.status import LaunchStatus
 from nightshift.execution.kubernetes.trigger import WatchLaunch
 from nightshift.operators.pods import JobTask, PodTask
 from tests.unit.plugins.execution.kubernetes.conftest import FIRST, Night, Nights, running
@@ -70,6 +71,26 @@ def test_all_that_the_manifest_of_a_launch_has_is_in_what_the_provider_builds(ap
     assert differences(manifest(launch(work), work.cluster), api.objects[plural, FIRST]) == []
 
 
+@pytest.mark.parametrize("placement", [None, GANG], ids=["pod", "job"])
+def test_pod_mutation_hook_that_renames_moves_or_relabels_pods_does_not_hide_the_launch(
+    api: KubernetesApi, night: Nights, monkeypatch: pytest.MonkeyPatch, placement: Any
+) -> None:
+    """A pod that is not found by its name is requested again for ever, and members without the label are none."""
+
+    def hook(pod: Any) -> None:
+        pod.metadata.name, pod.metadata.namespace, pod.metadata.labels = "pod-1", "teams", {"cost-centre": "ml"}
+
+    monkeypatch.setattr(provider, "pod_mutation_hook", hook)
+    work = night(placement)
+    work.advance()
+    plural = "jobs" if placement else "pods"
+    assert api.creates[plural, FIRST] == 1
+    metadata = api.objects[plural, FIRST]["metadata"]
+    assert metadata["namespace"] == "nightshift"
+    labels = (api.objects["jobs", FIRST]["spec"]["template"]["metadata"] if placement else metadata)["labels"]
+    assert labels == {"cost-centre": "ml", "nightshift.io/launch": FIRST, "nightshift.io/attempt": work.request().attempt_id}
+
+
 def test_callbacks_of_the_provider_see_the_pod_before_and_after_it_is_made(api: KubernetesApi, night: Nights) -> None:
     work, seen = night(), []
 
@@ -88,14 +109,23 @@ def test_callbacks_of_the_provider_see_the_pod_before_and_after_it_is_made(api: 
     assert seen == [("manifest", FIRST, []), ("made", FIRST, [FIRST])]
 
 
-def test_manifest_of_the_launch_is_what_airflow_renders_after_the_task(api: KubernetesApi, night: Nights) -> None:
-    work = night()
-    task = work.task()
-    work.advance(task)
-    operator = operator_of(task)
-    assert operator.overwrite_rtif_after_execution
-    assert operator.pod_template_dict["metadata"]["name"] == operator.name == FIRST
-    assert operator.container_resources.requests == api.objects["pods", FIRST]["spec"]["containers"][0]["resources"]["requests"]
+@pytest.mark.parametrize("placement", [None, GANG], ids=["pod", "job"])
+def test_manifest_of_the_launch_is_what_airflow_renders_after_each_part_of_the_task(
+    api: KubernetesApi, night: Nights, placement: Any
+) -> None:
+    """After a deferral the operator is a new one, and what it has last is what Airflow keeps."""
+    work = night(placement)
+    before = work.task()
+    work.advance(before)
+    work.begin()
+    work.commit()
+    after = work.task()
+    work.advance(after, watched=1, reported=LaunchStatus(phase="ended", exit_code=0))
+    for operator in (operator_of(before), operator_of(after)):
+        assert operator.overwrite_rtif_after_execution
+        assert operator.pod_template_dict["metadata"]["name"] == operator.name == FIRST
+        container = operator.pod_template_dict["spec"]["containers"][0]
+        assert operator.container_resources.requests == container["resources"]["requests"]
 
 
 def test_dry_run_prints_the_pod_without_a_cluster(night: Nights, capsys: pytest.CaptureFixture[str]) -> None:
