@@ -42,10 +42,12 @@ class LogFollower:
 
     async def follow(self, pods: Sequence[Json]) -> None:
         """Say the lines that the first member wrote since the last call."""
-        first = next((pod for pod in pods if member_index(pod) == 0), None)
-        if first is None or not _has_log(first):
+        firsts = [pod for pod in pods if member_index(pod) == 0 and _has_log(pod)]
+        if not firsts:
             return
-        for stamp, line in await self._lines(first["metadata"]["name"]):
+        # Of two, one has stopped, and the Job controller has made the other in its place.
+        newest = max(firsts, key=lambda pod: str(pod["metadata"].get("creationTimestamp", "")))
+        for stamp, line in await self._lines(newest["metadata"]["name"]):
             self._last, self._last_at = stamp, _instant(stamp)
             self._log.info("%s", line)
 

@@ -116,7 +116,7 @@ def look_at_gang(job: Json | None, pods: Sequence[Json]) -> LaunchStatus:
     if since:
         # A member that was deleted after days is made again: the wait for its place begins with that.
         since = max([since, *(status.waiting_since for status in waiting)])
-    partly, partly_since = _partly_placed([pod for pod, _ in seen], wanted)
+    partly, partly_since = _partly_placed([pod for pod, status in seen if status.phase != "ended"], wanted)
     facts: dict[str, Any] = {"waiting_since": since, "is_partly_placed": partly, "partly_placed_since": partly_since}
     if not waiting:
         return LaunchStatus(phase="waiting", code="gang.forming", words=f"{len(members)} of {wanted} members exist", **facts)

@@ -8,8 +8,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from kubernetes_asyncio import client
+from kubernetes_asyncio.client.exceptions import ApiException
 
 from nightshift.execution.kubernetes import trigger
+from nightshift.execution.kubernetes.logs import LogFollower
 from nightshift.execution.kubernetes.status import LaunchStatus, look_at_gang
 from nightshift.execution.kubernetes.timeouts import Limits, overdue, waited_seconds
 from nightshift.execution.kubernetes.trigger import WatchLaunch
@@ -59,7 +62,7 @@ def test_training_of_days_whose_member_is_deleted_is_not_ended_before_there_is_a
 
     monkeypatch.setattr(WatchLaunch, "_read", read)
     monkeypatch.setattr(WatchLaunch, "_hook", lambda _self: Connected())
-    monkeypatch.setattr(trigger.LogFollower, "follow", lambda _self, _pods: sleep(0))
+    monkeypatch.setattr(LogFollower, "follow", lambda _self, _pods: sleep(0))
     monkeypatch.setattr(trigger.asyncio, "sleep", sleep)
     watch = WatchLaunch(number=1, name=GANG, kind="Job", namespace="n", limits=LIMITS.to_json(), connection=None, in_cluster=None)
 
@@ -93,3 +96,26 @@ def test_member_that_stopped_before_its_suspended_job_deleted_it_does_not_end_th
 def test_member_that_stopped_by_itself_after_its_job_was_resumed_ends_the_launch() -> None:
     seen = look_at_gang(job_of(suspended=(False, ago(30))), [member(1, ended_at(10)), member(0, running())])
     assert seen.phase == "ended"
+
+
+def test_member_that_stopped_holds_no_part_of_the_nodes() -> None:
+    pods = [member(1, ended_at(60)), *(member(number, without_place(), node="") for number in range(2))]
+    assert not look_at_gang(job_of(suspended=(False, ago(30))), pods).is_partly_placed
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_log_is_that_of_the_member_that_runs_in_the_place_of_one_that_stopped(order: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    old, new = member(0, ended_at(60), created=ago(9000)), member(0, running(), created=ago(30))
+    new["metadata"]["name"] = "g-0-y"
+    read: list[str] = []
+
+    async def read_log(_self: Any, name: str, _namespace: str, **_options: Any) -> Any:
+        read.append(name)
+        raise ApiException(status=400)
+
+    async def follow() -> None:
+        await LogFollower(client.ApiClient(), "n", None).follow([old, new][::order])
+
+    monkeypatch.setattr(client.CoreV1Api, "read_namespaced_pod_log", read_log)
+    asyncio.run(follow())
+    assert read == ["g-0-y"]
