@@ -112,8 +112,7 @@ class RemoteWork:
         status = self._submitter.look(entry.name, kind)
         if status.phase == "ended":
             return status
-        has_found_its_place = reported is not None and reported.code in (PARTIAL, UNPLACED) and status.phase == "running"
-        if reported is not None and reported.phase == "ended" and not has_found_its_place:
+        if reported is not None and reported.phase == "ended" and not self._is_outdated(reported, entry, status):
             # The trigger gave up on it, or saw an end of which nothing is left.
             return reported
         if status.phase == "waiting" and entry.nodes > 1:
@@ -131,6 +130,15 @@ class RemoteWork:
             self._delete(entry)
             return LaunchStatus(phase="ended", code="pod.gone", words="it had ended before it was requested again")
         return LaunchStatus(phase="waiting")
+
+    def _is_outdated(self, reported: LaunchStatus, entry: LaunchEntry, status: LaunchStatus) -> bool:
+        """Return whether a launch that the trigger gave up on for want of a place has one, or waits for its queue after it ran.
+
+        A trigger that a new triggerer started again does not know that the launch has run, and that it may not shrink.
+        """
+        if reported.code not in (PARTIAL, UNPLACED):
+            return False
+        return status.phase == "running" or (reported.code == UNPLACED and status.phase == "waiting" and self._launches.has_begun(entry))
 
     def _check_not_stopped(self) -> None:
         if self._stopped:
@@ -248,8 +256,11 @@ class RemoteWork:
 
     def _waiting(self, launches: list[LaunchEntry], *, is_backing_off: bool) -> Waiting:
         entry = launches[-1]
+        has_begun = self._launches.has_begun(entry)
         was_lost = not all(map(_is_release, launches[1:]))
-        can_shrink = was_lost and self._task.stage in TRAININGS and any(size < entry.nodes for size in self._smaller_sizes())
+        can_shrink = (
+            was_lost and not has_begun and self._task.stage in TRAININGS and any(size < entry.nodes for size in self._smaller_sizes())
+        )
         return Waiting(
             number=entry.number,
             name=entry.name,
@@ -258,7 +269,7 @@ class RemoteWork:
             limits=limits_of(
                 self._cluster,
                 may_shrink=can_shrink,
-                waiting_since="" if self._launches.has_begun(entry) else entry.waiting_since,
+                waiting_since="" if has_begun else entry.waiting_since,
                 begins_at=entry.begins_at if is_backing_off else "",
             ),
             connection=self._cluster.connection,

@@ -21,7 +21,7 @@ class Limits:
     unplaced_seconds: float = 0.0
     """After which an elastic gang continues with fewer nodes; 0: never."""
     partial_seconds: float = 0.0
-    """After which a gang that has only a part of its nodes gives them back; 0: never."""
+    """After which a gang that has only a part of its nodes gives them back, unless it may continue with fewer; 0: never."""
     waiting_since: float = 0.0
     """Of the work, over launches that gave back what they had; 0: this launch is the first one that waits."""
     begins_at: float = 0.0
@@ -44,7 +44,7 @@ def limits_of(cluster: Cluster, *, may_shrink: bool, waiting_since: str = "", be
         start_seconds=cluster.start_timeout.total_seconds(),
         image_seconds=cluster.image_timeout.total_seconds(),
         unplaced_seconds=cluster.elastic_wait.total_seconds() if may_shrink else 0.0,
-        partial_seconds=0.0 if may_shrink else cluster.partial_wait.total_seconds(),
+        partial_seconds=cluster.partial_wait.total_seconds(),
         waiting_since=_epoch_seconds(waiting_since),
         begins_at=_epoch_seconds(begins_at),
     )
@@ -84,7 +84,8 @@ def overdue(
         return replace(status, phase="ended")
     if bad_image_since is not None and (now - bad_image_since).total_seconds() > limits.image_seconds:
         return replace(status, phase="ended", words=f"{status.words}; tried for {_text(limits.image_seconds)}")
-    held_seconds = (now - partial_since).total_seconds() if partial_since is not None and limits.partial_seconds else 0.0
+    may_hold = not limits.partial_seconds or bool(limits.unplaced_seconds)
+    held_seconds = 0.0 if partial_since is None or may_hold else (now - partial_since).total_seconds()
     if held_seconds > limits.partial_seconds and waited_seconds <= limits.schedule_seconds:
         words = f"{status.words}; gave back the nodes that it had, after {_text(limits.partial_seconds)} without the others"
         return replace(status, phase="ended", code=PARTIAL, words=words)

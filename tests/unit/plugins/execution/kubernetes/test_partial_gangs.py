@@ -12,7 +12,7 @@ from nightshift.execution.kubernetes import launches, trigger
 from nightshift.execution.kubernetes.config import Cluster
 from nightshift.execution.kubernetes.launches import Waiting
 from nightshift.execution.kubernetes.status import LaunchStatus, look_at_gang
-from nightshift.execution.kubernetes.timeouts import Limits, limits_of
+from nightshift.execution.kubernetes.timeouts import Limits, limits_of, once_run, overdue
 from nightshift.execution.kubernetes.trigger import WatchLaunch
 from nightshift.execution.outcomes import StageEndedError
 from tests.unit.plugins.execution.kubernetes.conftest import FIRST, SECOND, Night, Nights, seen_by, watch_of
@@ -197,7 +197,18 @@ def test_elastic_gang_continues_with_fewer_after_a_loss_and_not_after_a_release(
     work.begin()
     api.remove(SECOND, "jobs")
     third = work.advance(watched=2)
-    assert (third.limits.unplaced_seconds, third.limits.partial_seconds) == (300, 0), "to go on with fewer is better than to hold nothing"
+    assert third.limits.unplaced_seconds == 300
+    assert end_of_partial(third.limits, held_seconds=400) == "gang.unplaced", "to go on with fewer is better than to hold nothing"
+    assert end_of_partial(once_run(third.limits), held_seconds=400) == "gang.partial", "once it has run, it does not shrink"
+
+
+def end_of_partial(limits: Limits, *, held_seconds: float) -> str:
+    """Return the code of the end of a gang that has held a part of its nodes for so long."""
+    now = datetime.now(UTC)
+    status = LaunchStatus(phase="waiting", code="pod.unschedulable", is_partly_placed=True)
+    since = now - timedelta(seconds=held_seconds)
+    late = overdue(status, limits, waited_seconds=held_seconds, bad_image_since=None, now=now, partial_since=since)
+    return "" if late is None else late.code
 
 
 def test_back_off_grows_to_a_quarter_of_an_hour_and_differs_by_name() -> None:

@@ -194,3 +194,19 @@ def test_gang_in_its_queue_again_waits_as_long_as_a_new_one_and_does_not_shrink(
     monkeypatch.setattr(trigger.asyncio, "sleep", sleep)
     with pytest.raises(AssertionError, match="it waits"):
         seen_by(watch_of(second))
+
+
+@pytest.mark.usefixtures("known_names")
+def test_gang_that_ran_does_not_shrink_in_its_queue_when_its_triggerer_is_started_again(api: KubernetesApi, night: Nights) -> None:
+    """The trigger is made again from its arguments, which are of the time before the gang ran."""
+    work = night({"nodes": 4, "processes_per_node": 1, "min_nodes": 1}, queues={"default": "team"})
+    work.advance()
+    work.begin()
+    api.remove(FIRST, "jobs")
+    second = work.advance(watched=1)
+    work.begin()
+    api.objects["jobs", second.name]["status"] = job_of(suspend=True, suspended=(True, ago(7200)))["status"]
+    reported = LaunchStatus(phase="ended", code="gang.unplaced", words="no place for all members", waiting_since=ago(7200))
+    third = work.advance(watched=2, reported=reported)
+    assert (third.number, third.limits.unplaced_seconds, third.limits.partial_seconds) == (2, 0, 300)
+    assert api.deletes["jobs", second.name] == 0
