@@ -7,6 +7,7 @@ another run at the same work: all read the same launches, look at the same names
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import takewhile
@@ -71,8 +72,7 @@ class RemoteWork:
             launches = self._launches.all()
             last = launches[-1] if launches else None
             if last is not None:
-                # Airflow renders a task again each time that it resumes.
-                self._submitter.show(self._launch(last))
+                self._show(last)
             result = self._address.result()
             if result is not None:
                 self._clear(launches)
@@ -98,6 +98,12 @@ class RemoteWork:
             is_mine = last.number == watched or self._is_of_this_try(last) or was_released
             relaunch = self._relaunch(launches, seen) if is_mine else None
             self._claim(launches, relaunch.cause if relaunch else "again", ended=seen, relaunch=relaunch)
+
+    def _show(self, entry: LaunchEntry) -> None:
+        """Have Airflow show a launch's manifest: it renders the task again each time that it resumes."""
+        # A name that the launch was placed by may have left the cluster's file since. The work that is under way does not need it.
+        with suppress(KeyError):
+            self._submitter.show(self._launch(entry))
 
     def stop(self) -> None:
         """Delete the launch that is under way, if it is this task's own, and start no other: it saves a checkpoint and ends."""

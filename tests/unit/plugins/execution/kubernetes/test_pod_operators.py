@@ -128,6 +128,16 @@ def test_manifest_of_the_launch_is_what_airflow_renders_after_each_part_of_the_t
         assert operator.container_resources.requests == container["resources"]["requests"]
 
 
+def test_training_whose_accelerator_has_left_the_clusters_file_still_ends(api: KubernetesApi, night: Nights) -> None:
+    accelerators = {"h100": {"node_selector": {"gpu": "h100"}}}
+    work = night({**GANG, "gpus": 1, "accelerator": "h100"}, accelerators=accelerators)
+    work.advance()
+    work.begin()
+    work.commit()
+    work.cluster = night(GANG).cluster
+    assert work.advance(watched=1, reported=LaunchStatus(phase="ended", exit_code=0)).digest == "d" * 64
+
+
 def test_dry_run_prints_the_pod_without_a_cluster(night: Nights, capsys: pytest.CaptureFixture[str]) -> None:
     operator_of(night(GANG).task()).dry_run()
     assert "image: registry/stage:1" in capsys.readouterr().out
