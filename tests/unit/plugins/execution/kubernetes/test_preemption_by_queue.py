@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from nightshift.execution.kubernetes import trigger
-from nightshift.execution.kubernetes.status import look_at_gang
+from nightshift.execution.kubernetes.status import LaunchStatus, look_at_gang
 from nightshift.execution.kubernetes.timeouts import Limits, waited_seconds
 from nightshift.execution.kubernetes.trigger import WatchLaunch
 from tests.unit.plugins.execution.kubernetes.conftest import FIRST, Nights, seen_by, watch_of
