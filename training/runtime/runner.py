@@ -58,6 +58,8 @@ LOG_UPLOAD_BEATS: Final = 5
 MAX_LOG_LINES: Final = 5000
 MAX_TRACEBACK_CHARS: Final = 8000
 REQUEST_PATTERN: Final = re.compile(r"(?P<root>.+)/stages/([^/]+)/([^/]+)/([0-9a-f]{64})/attempts/([^/]+)/_REQUEST\.json")
+STOPS: Final = frozenset({"stage.stopped", "train.preempted", "peer.lost"})
+"""Codes of the errors of a process that was asked to stop, or whose peers were."""
 QUIET_LOGGERS: Final = ("alembic", "great_expectations", "matplotlib", "mlflow", "urllib3", "git", "h5py")
 
 
@@ -149,7 +151,7 @@ def _attempt(
         lease = Lease.acquire(address, owner=request.run.owner, attempt_id=request.attempt_id, takeover_epoch=request.takeover_epoch)
         context.lease = lease
         if lease.is_restart:
-            address.forget_error(request.attempt_id)
+            _forget_stop(address, request.attempt_id)
         logger.info("%s of %s, attempt %d, as of %s", request.stage, request.pipeline, lease.epoch, request.as_of)
         meter = UsageMeter()
         with _Heartbeat(address, context, lease, lines, meter):
@@ -191,6 +193,16 @@ def _check_startable(request: StageRequest, address: StageAddress) -> LoadedCode
     if address.ended(request.attempt_id) is not None:
         raise LeaseLostError("attempt.over", f"attempt {request.attempt_id} of {address.uri} was seen to end; a newer one has the work")
     return code
+
+
+def _forget_stop(address: StageAddress, attempt_id: str) -> None:
+    """Forget that an earlier start of an attempt was asked to stop: the one under way has an end of its own.
+
+    Why an attempt failed by itself is kept. A Job starts a member again that ends with 75, whatever the reason, until the launch is
+    deleted; and the reason is read about as late as that.
+    """
+    if (address.error(attempt_id) or {}).get("code") in STOPS:
+        address.forget_error(attempt_id)
 
 
 def _commit(address: StageAddress, request: StageRequest, lease: Lease, outcome: Outcome, context: StageContext, usage: Usage) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from training.code.loaded import LoadedCode
 from training.contracts import ExitCode, RunIdentity, StageRequest, sha256_hex
-from training.errors import DataError, PreemptedError
+from training.errors import DataError, HungError, NightshiftError, PreemptedError, ReplicasDifferError
 from training.runtime import runner
 from training.runtime.context import Outcome, StageContext, StopFlag
 from training.runtime.provenance import CHECKOUT
@@ -273,3 +273,16 @@ def test_end_of_an_earlier_start_does_not_hide_that_of_the_next_one(store: Store
     error = address.error("a1")
     assert error is not None
     assert error["code"] == "schema.missing"
+
+
+@pytest.mark.parametrize("error", [HungError("stage.hung", "no progress"), ReplicasDifferError("train.replica_diverged", "rank 1")])
+def test_why_an_attempt_failed_by_itself_is_kept_when_its_job_starts_it_again(
+    store: Store, address: StageAddress, error: NightshiftError
+) -> None:
+    """Hung and wrong ranks end with 75, and a Job starts what ends with 75 again, until the task has read why, and deletes it."""
+    uri = ask(store, "a1")
+    assert run(fail_with(error), uri, stop=StopFlag()) is ExitCode.PREEMPTED
+    assert run(fail_with(PreemptedError("stage.stopped", "deleted")), uri, stop=StopFlag()) is ExitCode.PREEMPTED
+    found = address.error("a1")
+    assert found is not None
+    assert found["code"] == error.code
