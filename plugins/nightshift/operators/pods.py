@@ -20,11 +20,10 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.providers.cncf.kubernetes.callbacks import ExecutionMode
 from airflow.providers.cncf.kubernetes.operators.job import KubernetesJobOperator
 from airflow.providers.cncf.kubernetes.operators.pod import KubernetesPodOperator
-from airflow.sdk import literal
 from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 
-from nightshift.execution.kubernetes.manifests import ATTEMPT_LABEL, CONTAINER, LAUNCH_LABEL, Manifest
+from nightshift.execution.kubernetes.manifests import ATTEMPT_LABEL, CONTAINER, LAUNCH_LABEL, QUEUE_LABEL, Manifest
 from nightshift.operators.promotion import CanaryDecisionOperator, PromoteOperator
 from nightshift.operators.stage import StageOperator, TrainOperator
 from nightshift.operators.study import TrialsOperator, TuneOperator
@@ -56,15 +55,10 @@ class PodTask(KubernetesPodOperator):
             labels: of the pod.
             kwargs: of the task, and of KubernetesPodOperator.
         """
-        known = {name: kwargs.pop(name, None) for name in ("image", "namespace")}
-        known |= {
-            "labels": labels or {},
-            "container_resources": client.V1ResourceRequirements(**(resources or {}), local_vars_configuration=PLAIN),
-        }
-        verbatim: dict[str, Any] = {name: literal(value) for name, value in known.items()}
         super().__init__(
             **kwargs,
-            **verbatim,
+            labels=dict(labels or {}),
+            container_resources=client.V1ResourceRequirements(**(resources or {}), local_vars_configuration=PLAIN),
             base_container_name=CONTAINER,
             termination_message_policy="FallbackToLogsOnError",
             random_name_suffix=False,
@@ -77,7 +71,9 @@ class PodTask(KubernetesPodOperator):
         """Have "Rendered Template" show a launch instead of what the DAG file knew: a trigger may have changed resources and nodes."""
         container = next(one for one in manifest["spec"]["containers"] if one["name"] == CONTAINER)
         self.name, self.namespace = manifest["metadata"]["name"], manifest["metadata"]["namespace"]
-        self.image, self.labels = container["image"], manifest["metadata"]["labels"]
+        # Those that a policy of the installation added stay; of a Job, the Job is in the queue and not its members.
+        known = {name: value for name, value in self.labels.items() if name != QUEUE_LABEL}
+        self.image, self.labels = container["image"], {**known, **manifest["metadata"]["labels"]}
         self.container_resources = client.V1ResourceRequirements(**container["resources"], local_vars_configuration=PLAIN)
         self.pod_template_dict = manifest
 
@@ -124,6 +120,9 @@ class PodTask(KubernetesPodOperator):
             pod.metadata.name, pod.metadata.namespace = self.name, self.namespace
             self._keep_labels(pod.metadata)
         return pod
+
+    def _do_render_template_fields(self, *_fields: Any, **_named: Any) -> None:
+        """Render nothing. Not by Airflow's `literal`, whose values a `task_policy` could not change."""
 
     def cleanup(self, *_pods: Any, **_named: Any) -> None:
         """Do nothing: `RemoteWork` deletes what a launch left, and a committed result is success."""

@@ -54,6 +54,22 @@ def test_installations_pod_mutation_hook_changes_the_pod_and_the_members(
     assert [(pod["metadata"]["labels"]["cost-centre"], pod["spec"]["schedulerName"]) for pod in made] == [("ml", "volcano")] * 2
 
 
+@pytest.mark.parametrize("placement", [None, GANG], ids=["pod", "job"])
+def test_task_policy_of_the_installation_changes_the_pod(api: KubernetesApi, night: Nights, placement: Any) -> None:
+    work = night(placement, queues={"default": "shared"})
+    task = work.task()
+    operator = operator_of(task)
+    # As a `task_policy` does when Airflow has read the DAG file.
+    operator.labels["cost-centre"] = "ml"
+    operator.annotations["audit"] = "yes"
+    work.advance(task)
+    made = api.objects["jobs" if placement else "pods", FIRST]
+    pod = made["spec"]["template"] if placement else made
+    assert (pod["metadata"]["labels"]["cost-centre"], pod["metadata"]["annotations"]["audit"]) == ("ml", "yes")
+    assert ("kueue.x-k8s.io/queue-name" in pod["metadata"]["labels"]) is (placement is None), "of a Job, the Job is in the queue"
+    assert made["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "shared"
+
+
 def differences(asked: Any, made: Any, path: str = "") -> list[str]:
     """Return the paths at which `made` lacks a value of `asked`; what is added does not count."""
     if isinstance(asked, dict) and isinstance(made, dict):
