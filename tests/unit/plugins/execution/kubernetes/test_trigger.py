@@ -17,7 +17,9 @@ from nightshift.execution.kubernetes.status import LaunchStatus
 from nightshift.execution.kubernetes.timeouts import Limits
 from nightshift.execution.kubernetes.trigger import WatchLaunch
 from tests.unit.plugins.execution.kubernetes.conftest import seen_by, watch_of
-from tests.unit.plugins.execution.kubernetes.kubernetes_api import CUT, LOST, RUNNING, STALLED, SUCCEEDED, KubernetesApi, failed
+from tests.unit.plugins.execution.kubernetes.gang_states import job_of, member
+from tests.unit.plugins.execution.kubernetes.gang_states import running as placed
+from tests.unit.plugins.execution.kubernetes.kubernetes_api import CUT, LOST, RUNNING, STALLED, SUCCEEDED, KubernetesApi, failed, pod_status
 
 FOLDER = Path(__file__).with_name("recordings")
 LIMITS = Limits(schedule_seconds=1e9, start_seconds=1e9, image_seconds=1e9)
@@ -194,6 +196,22 @@ def test_a_right_that_is_missing_ends_the_wait(api: KubernetesApi, monkeypatch: 
     api.denied = "GET pods"
     seen = fire(watcher_of("p"), lambda: None, monkeypatch)
     assert (seen.phase, seen.code) == ("ended", "kubernetes.denied")
+
+
+def test_what_is_counted_from_the_first_look_is_counted_over_new_connections(api: KubernetesApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, looks = WatchLaunch._read, iter(range(20))
+
+    async def look(watch: WatchLaunch, connection: Any) -> Any:
+        assert next(looks, None) is not None, "it never fires"
+        return await read(watch, connection)
+
+    monkeypatch.setattr(WatchLaunch, "_read", look)
+    monkeypatch.setattr(trigger, "RECONNECT_SECONDS", -1.0)
+    api.objects["pods", "p"] = pod(pod_status("Pending", waiting={"reason": "ImagePullBackOff"}))
+    assert fire(watcher_of("p", image_seconds=0.0), lambda: None, monkeypatch).code == "pod.image"
+    api.objects["jobs", "g"] = job_of(name="g")
+    api.objects["pods", "g-0-x"] = member(0, placed(), name="g")
+    assert fire(watcher_of("g", "Job", partial_seconds=1e-9), lambda: None, monkeypatch).code == "gang.partial"
 
 
 def test_the_last_members_of_a_broken_gang_have_time_to_save_and_every_log_is_shown(
