@@ -4,6 +4,7 @@ KUBECONFIG                      a cluster admin's, for making the namespace and 
 NIGHTSHIFT_TEST_KUBECONFIG      Airflow's own, bound to docker/kubernetes' Role alone; absent: the admin's
 NIGHTSHIFT_TEST_IMAGE           the stages' image, built from this checkout and present on the nodes
 NIGHTSHIFT_TEST_HOST            address of this machine that pods reach
+NIGHTSHIFT_TEST_API_SERVER_PID  process of the cluster's only API server, if it runs on this machine; absent: it is not stopped
 """
 
 from __future__ import annotations
