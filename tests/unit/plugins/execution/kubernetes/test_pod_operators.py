@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -52,6 +54,18 @@ def test_installations_pod_mutation_hook_changes_the_pod_and_the_members(
     night(GANG).advance()
     made: list[Manifest] = [api.objects["pods", FIRST], api.objects["jobs", FIRST]["spec"]["template"]]
     assert [(pod["metadata"]["labels"]["cost-centre"], pod["spec"]["schedulerName"]) for pod in made] == [("ml", "volcano")] * 2
+
+
+@pytest.mark.parametrize("placement", [None, GANG], ids=["pod", "job"])
+def test_connection_of_the_clusters_file_says_where_the_pod_is_made(
+    api: KubernetesApi, night: Nights, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, placement: Any
+) -> None:
+    extra = {"kube_config_path": str(tmp_path / "kubeconfig.json")}
+    monkeypatch.setenv("AIRFLOW_CONN_TEAM_CLUSTER", json.dumps({"conn_type": "kubernetes", "extra": extra}))
+    # Without the connection there is no cluster.
+    monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "none"))
+    night(placement, connection="team_cluster").advance()
+    assert api.creates["jobs" if placement else "pods", FIRST] == 1
 
 
 @pytest.mark.parametrize("placement", [None, GANG], ids=["pod", "job"])
