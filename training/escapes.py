@@ -13,6 +13,7 @@ CONTROLS: Final = "\\x00-\\x1f\\x7f-\\x9f\\u2028\\u2029\\u202a-\\u202e\\u2066-\\
 _CONTROL: Final = re.compile(f"[{CONTROLS}]")
 _SPACE: Final = re.compile(r"[\t\n\v\f\r]")
 _MARKDOWN: Final = re.compile(r"[\\|]|(?<=\])[(\[]")
+_ESCAPED: Final = re.compile(r"\\([\\|(\[])")
 
 
 def for_terminal(text: str) -> str:
@@ -24,6 +25,11 @@ def for_markdown(text: str) -> str:
     """Return text for one line or cell of Markdown: no link, no picture, no HTML, no further cell, no further line."""
     line = " ".join(_CONTROL.sub(" ", text).split())
     return _MARKDOWN.sub(r"\\\g<0>", line).replace("<", "&lt;")
+
+
+def from_markdown(text: str) -> str:
+    """Return the text that `for_markdown` escaped."""
+    return _ESCAPED.sub(r"\1", text.replace("&lt;", "<"))
 
 
 def for_slack(text: str) -> str:

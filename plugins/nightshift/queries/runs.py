@@ -29,6 +29,7 @@ from training.contracts import ContractError, JsonObject, StageResult, require_r
 from training.database import connect
 from training.database.pipeline_runs import record_queued
 from training.errors import DeniedError, NightshiftError, Problem, SpecError, UnavailableError, shown
+from training.escapes import from_markdown
 from training.spec.rules.names import PIPELINE_TAG
 from training.stage_table import TABLE
 
@@ -259,7 +260,8 @@ def run_fields(found: DagRun) -> dict[str, Any]:
         "queued_at": found.queued_at,
         "started_at": found.start_date,
         "ended_at": found.end_date,
-        "note": found.note,
+        # Airflow shows it as Markdown.
+        "note": None if found.note is None else from_markdown(found.note),
     }
 
 

@@ -9,7 +9,7 @@ import re
 import pytest
 from markdown_it import MarkdownIt
 
-from training.escapes import TerminalStream, for_markdown, for_slack, for_terminal
+from training.escapes import TerminalStream, for_markdown, for_slack, for_terminal, from_markdown
 
 PAYLOADS = [
     "\x1b[31mred",
@@ -46,6 +46,11 @@ def test_markdown_has_no_link_no_picture_no_html_and_one_cell(text: str) -> None
 @pytest.mark.parametrize("text", ["[schema.missing] no column `a`", "interval [+0.1, +0.2], 95 %", "a_b * c_d"])
 def test_what_is_no_command_stays_as_it_is(text: str) -> None:
     assert for_markdown(text) == for_terminal(text) == for_slack(text) == text
+
+
+@pytest.mark.parametrize("text", PAYLOADS)
+def test_text_that_was_escaped_for_a_note_is_read_as_it_was(text: str) -> None:
+    assert from_markdown(for_markdown(text)) == " ".join(CONTROL.sub(" ", text).split())
 
 
 @pytest.mark.parametrize("text", PAYLOADS)

@@ -16,6 +16,7 @@ from nightshift.settings import Settings
 from tests.unit.plugins.seeded_installation import DONE, NEW, OLD, PIPELINES, Seeded
 from training.data.dataset_versions import register_snapshot
 from training.database import connect
+from training.escapes import for_markdown
 from training.registry.ledger import Ledger
 from training.registry.registered import Registration
 from training.store import Store
@@ -40,6 +41,18 @@ def test_schedule_of_a_pipeline_that_has_none_is_null(seeded: Seeded) -> None:
     finally:
         with create_session() as session:
             session.execute(update(DagModel).where(row).values(timetable_summary=before))
+
+
+def test_note_of_a_run_is_the_text_and_not_the_markdown_that_airflow_shows(seeded: Seeded) -> None:
+    row = select(DagRun).where(DagRun.dag_id == "search_ranking", DagRun.run_id == DONE)
+    with create_session() as session:
+        session.scalars(row).one().note = for_markdown("gain 0.003 < 0.005 | rejected")
+    try:
+        run = seeded.get(f"/runs/{quote(f'search_ranking:{DONE}', safe='')}").json()
+        assert run["note"] == "gain 0.003 < 0.005 | rejected"
+    finally:
+        with create_session() as session:
+            session.scalars(row).one().note = None
 
 
 def test_a_run_has_its_stages_in_order_with_results_and_overrides(seeded: Seeded) -> None:
