@@ -85,7 +85,7 @@ def test_no_task_of_a_laptop_knows_the_provider() -> None:
 def test_rendered_template_has_image_resources_namespace_and_labels_before_a_launch() -> None:
     task: Any = dags_of()[0].get_task("ingest")
     task.render_template_fields({})
-    assert (task.image, task.namespace) == ("registry/stage:{{ 1 }}", "nightshift"), "nothing renders what is no template"
+    assert (task.image, task.namespace) == ("registry/stage:{{ 1 }}", "nightshift"), "a template in it is text"
     assert task.container_resources.requests == {"cpu": "3000m", "memory": "5Gi"}
     assert task.labels["nightshift.io/pipeline"] == "search_ranking"
     assert task.labels["kueue.x-k8s.io/queue-name"] == "shared"

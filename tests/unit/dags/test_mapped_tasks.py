@@ -4,12 +4,14 @@ from collections.abc import Iterator
 from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import Any
 
 import pytest
 from airflow.sdk import DAG, BaseOperator
 from airflow.sdk.definitions.mappedoperator import MappedOperator
 
+import nightshift.operators as operators_package
 from nightshift.airflow_ext.assets import DECISIONS
 from nightshift.execution.kubernetes.backend import KubernetesBackend
 from nightshift.operators import (
@@ -17,7 +19,7 @@ from nightshift.operators import (
     canary_looks,
     cleaning,
     expiry,
-    helper_pods,
+    metrics,
     pods,
     promotion,
     repair,
@@ -36,22 +38,7 @@ from training.runtime.provenance import CHECKOUT
 from training.spec import load_spec
 from training.spec.models import Alerts
 
-MODULES = (
-    approval,
-    canary_looks,
-    cleaning,
-    expiry,
-    helper_pods,
-    pods,
-    promotion,
-    repair,
-    resolve,
-    resolve_canary,
-    rollback,
-    stage,
-    study,
-    wait,
-)
+MODULES = [import_module(f"nightshift.operators.{found.name}") for found in iter_modules(operators_package.__path__)]
 TUNE = "\ntune: {trials: 2, space: {learning_rate: {float: [1e-3, 1e-1], log: true}}}\n"
 SPEC_PATH = CHECKOUT / "dags" / "pipelines" / "search_ranking.yaml"
 SPEC = load_spec(SPEC_PATH)
@@ -75,6 +62,7 @@ OWN: dict[type[BaseOperator], dict[str, Any]] = {
     cleaning.CollectOperator: {},
     cleaning.CleanHomeOperator: {},
     expiry.ExpireOperator: {},
+    metrics.CopyMetricsOperator: {},
     repair.RepairOperator: {},
 }
 """Operator to the arguments that are its own."""

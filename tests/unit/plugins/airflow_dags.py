@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 from airflow.models.dagbundle import DagBundleModel  # noqa: TID251 - the database that the api-server and the scheduler read
+from airflow.models.dagrun import DagRun  # noqa: TID251 - as below
 from airflow.models.serialized_dag import SerializedDagModel  # noqa: TID251 - as above
 from airflow.sdk import DAG
 from airflow.serialization.definitions.dag import SerializedDAG
 from airflow.serialization.serialized_objects import LazyDeserializedDAG
 from airflow.utils.session import create_session
+from airflow.utils.state import DagRunState
+from airflow.utils.types import DagRunTriggeredByType, DagRunType
+from sqlalchemy.orm import Session
 
 from nightshift.wiring.pipeline import build_dag, decision_dags
 from nightshift.wiring.rollback import rollback_dag
@@ -44,3 +50,21 @@ def write_dag(dag: DAG) -> None:
     with create_session() as session:
         SerializedDAG.bulk_write_to_db(BUNDLE, None, [lazy], session=session)
         SerializedDagModel.write_dag(lazy, bundle_name=BUNDLE, session=session)
+
+
+def running_run(session: Session, dag_id: str) -> DagRun:
+    """Start the run `r1` as the scheduler does, which keeps its transaction open."""
+    dag = SerializedDagModel.get_dag(dag_id, session=session)
+    assert dag is not None
+    run = dag.create_dagrun(
+        run_id="r1",
+        run_after=datetime(2026, 2, 1, tzinfo=UTC),
+        logical_date=None,
+        data_interval=None,
+        run_type=DagRunType.MANUAL,
+        triggered_by=DagRunTriggeredByType.REST_API,
+        state=DagRunState.RUNNING,
+        session=session,
+    )
+    session.flush()
+    return run

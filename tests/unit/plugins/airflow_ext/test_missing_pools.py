@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
 
 import pytest
 from airflow.api.common.delete_dag import delete_dag
 from airflow.models import DagRun, Pool  # noqa: TID251 - what the listener is given, and what it makes
-from airflow.models.serialized_dag import SerializedDagModel  # noqa: TID251 - as above
 from airflow.sdk import DAG, BaseOperator
 from airflow.utils.session import create_session
-from airflow.utils.state import DagRunState
-from airflow.utils.types import DagRunTriggeredByType, DagRunType
 from sqlalchemy import create_engine, delete, func, select, text
 from sqlalchemy.orm import Session
 
@@ -22,7 +18,7 @@ from nightshift.airflow_ext.pools import CPU
 from nightshift.wiring.pipeline import build_dag
 from nightshift_plugin import NightshiftPlugin
 from tests.databases import postgres_cluster, why_no_postgres
-from tests.unit.plugins.airflow_dags import write_dag
+from tests.unit.plugins.airflow_dags import running_run, write_dag
 from training.runtime.provenance import CHECKOUT
 from training.spec import parse_spec
 
@@ -42,19 +38,7 @@ def session(airflow_dags: None) -> Iterator[Session]:
 
 def started(session: Session, dag_id: str) -> None:
     """Start a run as the scheduler does, which keeps its transaction open."""
-    dag = SerializedDagModel.get_dag(dag_id, session=session)
-    assert dag is not None
-    run = dag.create_dagrun(
-        run_id="r1",
-        run_after=datetime(2026, 2, 1, tzinfo=UTC),
-        logical_date=None,
-        data_interval=None,
-        run_type=DagRunType.MANUAL,
-        triggered_by=DagRunTriggeredByType.REST_API,
-        state=DagRunState.RUNNING,
-        session=session,
-    )
-    session.flush()
+    run = running_run(session, dag_id)
     missing_pools.on_dag_run_running(dag_run=run, msg="started")
 
 
@@ -85,7 +69,7 @@ def test_a_pool_that_a_pipeline_names_is_made_with_one_slot(session: Session) ->
     delete_dag("named")
 
 
-def test_a_run_of_somebody_elses_dag_makes_no_pool(session: Session) -> None:
+def test_a_run_of_a_dag_that_is_not_ours_makes_no_pool(session: Session) -> None:
     with DAG(dag_id="theirs", schedule=None) as dag:
         BaseOperator(task_id="task", pool="mistyped")
     write_dag(dag)

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from airflow.api.common.delete_dag import delete_dag
 from airflow.models import DagRun  # noqa: TID251 - what the listener is given
-from airflow.models.serialized_dag import SerializedDagModel  # noqa: TID251 - as above
 from airflow.models.xcom import XComModel  # noqa: TID251 - as above
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from airflow.utils.session import create_session
 from airflow.utils.state import DagRunState
-from airflow.utils.types import DagRunTriggeredByType, DagRunType
 from sqlalchemy import delete
 from sqlalchemy.orm import Session
 
@@ -23,7 +20,7 @@ from nightshift.airflow_ext import links, run_notes
 from nightshift.operators import failures
 from nightshift.operators.failures import noted_failure
 from nightshift.wiring.approval import approval_dag
-from tests.unit.plugins.airflow_dags import write_dag
+from tests.unit.plugins.airflow_dags import running_run, write_dag
 from training.runtime.provenance import CHECKOUT
 from training.spec import parse_spec
 
@@ -57,19 +54,7 @@ def approvals(session: Session) -> Iterator[Session]:
 
 def ended(session: Session, state: DagRunState, values: dict[str, tuple[str, Any]], *, failed: tuple[str, ...] = (), dag_id: str) -> DagRun:
     """Make a run with values in XCom (task to key and value), and end it as the scheduler does."""
-    dag = SerializedDagModel.get_dag(dag_id, session=session)
-    assert dag is not None
-    run = dag.create_dagrun(
-        run_id="r1",
-        run_after=datetime(2026, 2, 1, tzinfo=UTC),
-        logical_date=None,
-        data_interval=None,
-        run_type=DagRunType.MANUAL,
-        triggered_by=DagRunTriggeredByType.REST_API,
-        state=DagRunState.RUNNING,
-        session=session,
-    )
-    session.flush()
+    run = running_run(session, dag_id)
     for task_id, (key, value) in values.items():
         XComModel.set(key=key, value=value, dag_id=dag_id, task_id=task_id, run_id="r1", session=session)
     for task_id in failed:
