@@ -128,7 +128,7 @@ class PodTask(KubernetesPodOperator):
         """Do nothing: `RemoteWork` deletes what a launch left, and a committed result is success."""
 
     def _keep_labels(self, metadata: client.V1ObjectMeta) -> None:
-        """A `pod_mutation_hook` may replace all labels, and by these a launch is found and told from others."""
+        """A `pod_mutation_hook` may replace all labels, and by these a launch is found and distinguished from others."""
         labels = dict(self.labels or {})
         metadata.labels = {**(metadata.labels or {}), **{name: labels[name] for name in (LAUNCH_LABEL, ATTEMPT_LABEL)}}
 
