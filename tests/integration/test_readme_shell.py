@@ -32,8 +32,9 @@ NUM_SEARCHES = 60
 ANSWER = b"y\n"
 """What the user types when `rollback` asks."""
 
-WORDS = re.compile(r"(make|eval|airflow|mlflow|nightshift|python|export|ls|sh|curl|docker|kubectl|helm|cp|mkdir|gunzip|umask|python3)\s")
-"""First words of a shell line."""
+FIRST_WORDS = "make|eval|airflow|mlflow|nightshift|python|export|ls|sh|curl|docker|kubectl|helm|cp|mkdir|gunzip|umask|python3"
+WORDS = re.compile(rf"(\w+=(\$\(.*?\)|\S*) )*({FIRST_WORDS})\s")
+"""First words of a shell line, after the variables that it sets."""
 
 SHELL_FENCES = ("", "sh", "bash", "shell", "console")
 """Languages of fenced blocks that hold shell lines; a block without a language does."""
@@ -48,6 +49,7 @@ CLUSTER = "needs a Kubernetes cluster; tests/kubernetes and tests/unit/docker co
 DOCKER = "needs docker; tests/unit/docker covers the files"
 NOT_HERE = {
     "docker compose": DOCKER,
+    "NIGHTSHIFT_COMMIT=$(git rev-parse HEAD) docker compose": DOCKER,
     "docker run": DOCKER,
     "gunzip --stdout backup": DOCKER,
     "cp .env backup": DOCKER,
@@ -57,7 +59,7 @@ NOT_HERE = {
     "mkdir -p backup": DOCKER,
     "kubectl ": CLUSTER,
     "helm ": CLUSTER,
-    "make images": DOCKER,
+    "make image": DOCKER,
     "export NIGHTSHIFT_BACKEND=kubernetes": CLUSTER,
     "export NIGHTSHIFT_STORE=s3://": CLUSTER,
     "curl ": "needs the password that `make status` shows; tests/unit/plugins/api and client send such requests",
@@ -77,11 +79,14 @@ REFUSED = {
 
 
 def blocks(path: Path) -> Iterator[list[str]]:
-    """Yield in order the indented blocks, the fenced ones for a shell, and the commands of numbered steps, as lines that are not empty."""
+    """Yield in order the indented blocks, the fenced ones for a shell, and the commands of numbered steps, as lines that are not empty.
+
+    A line that ends with a backslash goes on in the next one.
+    """
     block: list[str] = []
     fence: str | None = None
     step: list[str] = []
-    for line in [*path.read_text(encoding="utf-8").splitlines(), "end"]:
+    for line in [*re.sub(r"\\\n\s*", "", path.read_text(encoding="utf-8")).splitlines(), "end"]:
         if line.startswith("```"):
             fence = None if fence is not None else line[3:].strip()
             continue
