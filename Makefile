@@ -133,8 +133,9 @@ GPU_PYTHON ?= 3.12
 gpu-wheels: $(DEV_INSTALLED)  ## download into .local/gpu-wheels what `python -m benchmarks.gpu` needs beside torch, for GPU_PYTHON=3.12 (docs/gpu.md)
 	$(BIN)/python -m benchmarks.gpu.wheels .local/gpu-wheels --python $(GPU_PYTHON)
 
-bench: $(DEV_INSTALLED)  ## run the measurements of docs/figures.md
-	for file in benchmarks/[a-z]*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+bench: $(DEV_INSTALLED)  ## run all measurements of docs/figures.md, those for a cluster where KUBECONFIG names one; lists what failed
+	failed=; for file in benchmarks/[a-z]*.py; do echo "== $$file"; $(BIN)/python $$file || failed="$$failed $$file"; done; \
+	[ -z "$$failed" ] || { echo "failed or missed a goal:$$failed"; exit 1; }
 
 clean: stop  ## stop all processes and delete .local/; the virtual environment stays
 	rm -rf .local
