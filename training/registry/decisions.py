@@ -323,8 +323,8 @@ def find_version(ledger: Ledger, history: Sequence[Entry], name: str, model: str
         DeniedError: `version.unknown`, `version.ambiguous`.
     """
     weights = weights_named(ledger, history, name, model)
-    # A decision that ends a request says of the version what the request says. The same weights may have come once more with other
-    # transforms, and been rejected: what was champion is what is gone back to.
+    # A decision that ends a request says of the version what the request says. The same weights may have come once more in another
+    # manifest, and been rejected: what was champion is what is gone back to.
     about = [entry for entry in reversed(history) if entry.weights_digest == weights]
     return holder_of(with_evidence(ledger, next((entry for entry in about if entry.action in CHAMPIONS), about[0])))
 

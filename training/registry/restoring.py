@@ -62,7 +62,7 @@ class Origin:
 
 
 def origin_of(ledger: Ledger, model: str, holder: AliasHolder) -> Origin:
-    """Return the origin of an alias's weights: by the decision on its own evaluation. The same weights may have come with other transforms,
+    """Return the origin of an alias's weights: by the decision on its own evaluation. The same weights may have come in another manifest,
     and been rejected.
     """
     decided = ledger.decision(model, holder.decision_key)

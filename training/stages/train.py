@@ -274,12 +274,8 @@ def _files(context: StageContext, dataset: Manifest, gang: Gang | Alone, result:
 def _stored(
     context: StageContext, dataset: Manifest, files: Mapping[str, bytes], result: FitResult, more: Mapping[str, object]
 ) -> tuple[str, Manifest, str]:
-    """Store a model's files; return its URI, its manifest and the digest of its weights. `more` is added to the manifest's meta."""
-    _, weights = context.store.manifests.put_files("weights", {result.weights_name: result.weights}, {})
-    weights_digest = weights.files[result.weights_name].digest
-    if "registered" in more:
-        # A file from outside is another model with other transforms, and comes with the same bytes each time.
-        weights_digest = sha256_hex(canonical_json([weights_digest, sha256_hex(files["transforms.json"])]))
+    """Store a model's files; return its URI, its manifest and its `weights_digest`. `more` is added to the manifest's meta."""
+    weights_digest = _weights_digest(result, files["transforms.json"], _classes(dataset))
     meta = {
         "family": context.spec.train.model,
         "weights_digest": weights_digest,
@@ -295,6 +291,15 @@ def _stored(
     uri, manifest = context.store.manifests.put_files("model", files, meta)
     set_run_ref(context.store, context.request, "model", uri)
     return uri, manifest, weights_digest
+
+
+def _weights_digest(result: FitResult, transforms: bytes, classes: Mapping[str, list[str]]) -> str:
+    """Return the SHA-256 that names a model: over the weights, and over all that makes an answer of a raw row with them.
+
+    The same bytes score otherwise behind other transforms or activations, and mean something else under other names of classes.
+    """
+    parts = {"weights": sha256_hex(result.weights), "architecture": dict(result.architecture), "transforms": sha256_hex(transforms)}
+    return sha256_hex(canonical_json({**parts, **classes}))
 
 
 def _facts(context: StageContext, dataset: Manifest, gang: Gang | Alone, result: FitResult) -> dict[str, object]:

@@ -162,7 +162,7 @@ def test_a_server_without_the_run_and_the_experiment_gets_the_model_without_them
     assert scene.load().predict(ROWS).tolist() == scene.scores
 
 
-def test_the_same_weights_with_other_transforms_that_were_rejected_are_neither_made_again_nor_gone_back_to(scene: Scene) -> None:
+def test_another_manifest_of_the_same_weights_that_was_rejected_is_neither_made_again_nor_gone_back_to(scene: Scene) -> None:
     champion = scene.uri
     changed = {**scene.files, "transforms.json": scene.files["transforms.json"] + b" "}
     uri, _ = scene.store.manifests.put_files("model", changed, {"weights_digest": "w1"})

@@ -103,6 +103,18 @@ def test_binary_names_reach_dataset_model_report_and_served_answer(binary: Evalu
     assert answer["yes"][rows["value"] > 1].mean() > 0.7
 
 
+def test_the_same_trees_under_other_names_or_behind_other_transforms_are_another_model(binary: EvaluateBench, tmp_path: Path) -> None:
+    numbers = EvaluateBench(tmp_path / "numbers", "binary")
+    # The same cells in training, another one in service.
+    served = {"noise: {transform: number}": "noise: {transform: number, serve_as: 0}"}
+    models = [numbers.train(), numbers.train(work="again"), numbers.train(served, work="served"), binary.train(work="names")]
+    weights = {numbers.store.manifests.get(model.artifact_uri).files["weights.ubj"].digest for model in models[:3]}
+    assert weights == {binary.store.manifests.get(models[3].artifact_uri).files["weights.ubj"].digest}
+    first, again, behind_others, under_names = (model.scalars["weights_digest"] for model in models)
+    assert again == first
+    assert len({first, behind_others, under_names}) == 3
+
+
 @pytest.mark.slow
 def test_names_change_no_metric(binary: EvaluateBench, multiclass: EvaluateBench, tmp_path: Path) -> None:
     for task, bench in (("binary", binary), ("multiclass", multiclass)):
