@@ -28,7 +28,7 @@ from training.installation import STORE, home_folder
 from training.registry.decisions import VERSION_NAMES, champions, find_version, holder_of, roll_back, with_evidence
 from training.registry.findings import Findings
 from training.registry.history_table import history_lines
-from training.registry.ledger import AliasHolder, Ledger, ModelAliases
+from training.registry.ledger import AliasHolder, Ledger, ModelAliases, name_of
 from training.runtime.lazy_imports import MLFLOW_DEFERRED, MLFLOW_OPTIONAL, lean_imports
 from training.spec.types import free_text_fault
 from training.store import Store
@@ -116,7 +116,7 @@ def _rollback(ledger: Ledger, options: argparse.Namespace) -> int:
             # What was agreed to, and nothing that came between.
             to, expected = target.weights_digest, standing.revision
     kept = roll_back(ledger, options.model, by=options.by or _user(), reason=options.reason, to=to, expected_revision=expected)
-    sys.stdout.write(f"{options.model}: champion is version {_named(kept.version, kept.semantic_version)}; the ledger has it\n")
+    sys.stdout.write(f"{options.model}: champion is version {name_of(kept)}; the ledger has it\n")
     with lean_imports(deferred=MLFLOW_DEFERRED, absent=MLFLOW_OPTIONAL):
         # MLflow: a second that the ledger need not wait for.
         from training.registry.mlflow_sync import follow
@@ -135,7 +135,9 @@ def _rollback(ledger: Ledger, options: argparse.Namespace) -> int:
         raise DeniedError(
             "registry.version_missing", f"the rollback is recorded, but {lost[0].words}", hint="name another version with --to"
         )
-    sys.stdout.write("MLflow's aliases and tags say so too\n")
+    # Its number of now: one that MLflow had lost is registered again under another.
+    place = ledger.registrations(options.model).get(kept.weights_digest)
+    sys.stdout.write(f"MLflow's aliases and tags say so too: version {kept.version if place is None else place.number}\n")
     return 0
 
 

@@ -66,6 +66,10 @@ def work(context: StageContext) -> Outcome:
         standing = _followed(context, ledger, kept, is_order=order["kind"] == "follow")
     if isinstance(kept, CanaryVerdict):
         return _waiting(context, standing, kept)
+    place = ledger.registrations(model).get(kept.weights_digest)
+    if place is not None:
+        # Its number of now: one that MLflow had lost since the decision is registered again under another.
+        kept = replace(kept, version=place.number)
     with context.timed("run", kind="mlflow"):
         note_decision(kept.evidence.get("mlflow_run_id"), kept)
     for reason in _readable(kept):

@@ -107,11 +107,14 @@ def _rollback(client: Client, options: argparse.Namespace) -> int:
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             sys.stdout.write("nothing was changed\n")
             return 0
-    order = client.change_stage(model.name, target, "champion", reason=options.reason)
+    weights = client.version(model.name, target).weights_digest
+    order = client.change_stage(model.name, weights, "champion", reason=options.reason)
     if options.wait and order.run is not None:
         _wait(client, order.run)
+        # Its number of now: one that MLflow had lost is registered again under another.
+        number = client.version(model.name, weights).version
         # Not by another order: what has moved the model since then must stay.
-        order = order.model_copy(update={"is_done": True, "run_state": "success"})
+        order = order.model_copy(update={"is_done": True, "run_state": "success", "version": number})
     if options.json:
         sys.stdout.write(order.model_dump_json(indent=1) + "\n")
     else:

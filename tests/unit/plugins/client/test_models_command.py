@@ -18,6 +18,7 @@ from training.registry import cli
 from training.registry.decisions import roll_back
 from training.registry.ledger import Ledger
 from training.registry.orders import find_order
+from training.registry.registered import Registration
 
 MODEL = "search_ranking"
 
@@ -81,12 +82,15 @@ def test_a_rollback_that_waits_returns_when_the_run_has_succeeded(
         state = states.pop(0)
         if state == "success":
             roll_back(Ledger(), MODEL, by="olga", reason="complaints", to="1")
+            # MLflow had lost it.
+            again = Registration(number="6", logged_model="m-6", artifact_digest="f" * 64)
+            Ledger().note_registration(MODEL, "1" * 64, again)
             # What the next night promotes at the same moment is not rolled back.
             seed_model(MODEL, ("5", "accepted"))
         return JSONResponse({"state": state})
 
     assert main(["rollback", MODEL, "--reason", "complaints", "--yes", "--wait"]) == 0
-    assert capsys.readouterr().out.endswith("search_ranking: champion is version 1\n")
+    assert capsys.readouterr().out.endswith("search_ranking: champion is version 6\n")
     assert not states
     assert len(orders()) == 1
 

@@ -23,6 +23,7 @@ from training.registry.cli import main
 from training.registry.history_table import history_lines
 from training.registry.ledger import Ledger
 from training.registry.mlflow_sync import follow
+from training.registry.registered import Registration
 from training.store import Store
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -169,10 +170,23 @@ def test_a_person_who_says_yes_gets_the_version_that_was_named(
         decide_on(ledger, number)
     answering(monkeypatch, "yes\n")
     assert main(["rollback", "m", "--to", "1.1.0", "--reason", "late", "--by", "ada"]) == 0
-    assert "m: champion is version 1 (1.1.0); the ledger has it" in capsys.readouterr().out
+    said = "m: champion is version 1.1.0; the ledger has it\nMLflow's aliases and tags say so too: version 1\n"
+    assert capsys.readouterr().out.endswith(said)
     assert (seats(ledger), untold) == (("1", None), ["m"])
     kept = ledger.history("m")[-1]
     assert (kept.decided_by, kept.evidence["reason"]) == ("ada", "late")
+
+
+def test_a_rollback_that_registers_a_lost_version_again_says_the_number_that_it_has_now(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    decide_on(ledger, 1)
+    decide_on(ledger, 2)
+    again = Registration(number="7", logged_model="m-7", artifact_digest="f" * 64)
+    monkeypatch.setattr(repair, "check_answers", lambda: None)
+    monkeypatch.setattr(follow_module, "follow", lambda ledger, _store, model: ledger.note_registration(model, "w1", again))
+    assert main(["rollback", "m", "--reason", "late", "--yes"]) == 0
+    assert capsys.readouterr().out == "m: champion is version 1.1.0; the ledger has it\nMLflow's aliases and tags say so too: version 7\n"
 
 
 def test_what_another_writer_moved_while_the_question_stood_is_not_rolled_back(

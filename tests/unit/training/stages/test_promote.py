@@ -214,6 +214,16 @@ def test_first_model_that_is_no_better_than_a_naive_baseline_is_rejected_and_the
     assert "best naive baseline prior 0.5" in str(decided.scalars["reasons"])
 
 
+def test_a_decision_that_is_followed_later_has_the_number_that_mlflow_has_now(
+    bench: EvaluateBench, models: dict[str, StageResult], ledger: Ledger
+) -> None:
+    decided = night(bench, ledger, models["good"], "renumbered")
+    again = Registration(number="41", logged_model="m-41", artifact_digest=DIGEST)
+    ledger.note_registration("orders", str(models["good"].scalars["weights_digest"]), again)
+    order = {"kind": "follow", "key": decided.scalars["key"]}
+    assert bench.stage("promote", {}, {"order": order}, work="followed").scalars["version"] == "41" != decided.scalars["version"]
+
+
 def test_an_order_to_follow_an_unknown_decision_is_denied(bench: EvaluateBench, ledger: Ledger) -> None:
     ended, address = bench.attempt("promote", {}, {"order": {"kind": "follow", "key": "k" * 64}}, "nobody's")
     assert ended is ExitCode.DENIED
