@@ -20,11 +20,14 @@ from sqlalchemy import create_engine
 from nightshift.execution.kubernetes.config import load_cluster
 from nightshift.execution.kubernetes.launch import launch_of
 from nightshift.execution.kubernetes.manifests import job_manifest
+from nightshift.mlflow_account import MLFLOW_PASSWORD, MLFLOW_USER
 from nightshift.operators.pods import TrainingJobOperator
 from tests.unit.docker.restricted_profile import SECRET
+from training.place_names import is_place_name
 from training.runtime.provenance import CHECKOUT
 from training.spec import load_spec
 from training.spec.loader import check_values
+from training.spec.uris import names_of_places
 
 ROOT = CHECKOUT / "docker" / "kubernetes"
 VALUES = yaml.safe_load((ROOT / "airflow-values.yaml").read_text(encoding="utf-8"))
@@ -53,6 +56,22 @@ def test_airflows_chart_runs_as_the_accounts_that_have_the_rights() -> None:
     mount, volume = VALUES["volumeMounts"][0], VALUES["volumes"][0]
     assert mount["name"] == volume["name"]
     assert ENVIRONMENT["NIGHTSHIFT_KUBERNETES"] == f"{mount['mountPath']}/placement.yaml"
+
+
+def test_every_pipeline_of_the_images_may_name_the_place_of_its_data() -> None:
+    named = {name for path in (CHECKOUT / "dags" / "pipelines").glob("*.yaml") for name in names_of_places(load_spec(path))}
+    assert named == set(ENVIRONMENT["NIGHTSHIFT_PLACES"].split(",")) == {name for name in ENVIRONMENT if is_place_name(name)}
+
+
+def test_the_scheduler_has_the_account_at_mlflow_that_the_documented_commands_create() -> None:
+    account = {each["name"]: each["valueFrom"]["secretKeyRef"] for each in VALUES["scheduler"]["env"]}
+    assert set(account) == {MLFLOW_USER.name, MLFLOW_PASSWORD.name}
+    text = (CHECKOUT / "docs" / "kubernetes.md").read_text(encoding="utf-8")
+    (created,) = re.findall(r"create secret generic nightshift-mlflow +-n airflow (.*)", text)
+    for name, reference in account.items():
+        assert reference == {"name": "nightshift-mlflow", "key": name}
+        assert f"--from-literal={name}=" in created
+    assert re.search(r"deploy/airflow-scheduler -- nightshift doctor .*\bmlflow\b", text)
 
 
 def test_every_documented_connection_string_has_a_driver_that_the_image_has() -> None:
@@ -85,8 +104,9 @@ def test_a_component_that_imports_for_minutes_is_not_restarted_at_its_start() ->
 
 
 def test_no_component_waits_for_a_volume() -> None:
-    # With LocalExecutor, `workers.persistence` (on by default) makes the scheduler a StatefulSet with a claim of 100 GiB.
-    assert VALUES["workers"]["persistence"] == VALUES["triggerer"]["persistence"] == {"enabled": False}
+    # With LocalExecutor, `workers.celery.persistence` makes the scheduler a StatefulSet with a claim of 100 GiB. Where it is not set, the
+    # deprecated `workers.persistence` counts, which is on. Charts before 1.19 have only that one.
+    assert VALUES["workers"]["celery"]["persistence"] == VALUES["triggerer"]["persistence"] == {"enabled": False}
 
 
 def test_the_log_of_a_waiting_task_is_asked_for_at_an_address() -> None:
@@ -125,6 +145,11 @@ def test_the_rendered_chart_has_deployments_of_one_container_without_claims() ->
     rendered = [document for document in yaml.safe_load_all(done.stdout) if document]
     assert not [document for document in rendered if document["kind"] in ("StatefulSet", "PersistentVolumeClaim")]
     deployments = {document["metadata"]["name"]: containers(document) for document in rendered if document["kind"] == "Deployment"}
+    (scheduler,) = (
+        document for document in rendered if document["metadata"]["name"] == "airflow-scheduler" and "template" in document.get("spec", {})
+    )
+    variables = scheduler["spec"]["template"]["spec"]["containers"][0]["env"]
+    assert [one for one in variables if one["name"].startswith("MLFLOW_TRACKING_")][1:] == VALUES["scheduler"]["env"]
     assert deployments == {f"airflow-{name}": [name] for name in ("api-server", "dag-processor", "scheduler", "triggerer")}
     # Programs that are named by their path: the image has no other of those of Airflow's own image.
     assert set(re.findall(r"(?:exec|bash|sh) (/\S+)", done.stdout)) == {"/entrypoint"}
