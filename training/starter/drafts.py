@@ -21,6 +21,8 @@ from training.starter.tables import FoundTable, Report
 from training.starter.time_columns import EventTime, times_of
 
 FEW_VALUES: Final = 50
+FEW_TIMES: Final = 8
+"""As `training.evaluation.bootstrap.blocks.FEW_BLOCKS`, whose import takes a second."""
 TOP: Final = 1_000
 MANY_WORDS: Final = 3.0
 WEEK: Final = timedelta(days=7)
@@ -69,7 +71,7 @@ def drafted(table: FoundTable, time: EventTime, label: Label, choices: Choices, 
     span = span_of(table, time, first, last, choices)
     names = [name for name in table.columns if name not in (label.column, time.column)]
     late = suspects(table, label.sql, names=names, is_number=label.task == "regression", report=report)
-    split, notes = split_of(table, time, label, span, choices, late=late, report=report)
+    split, notes, test_rows = split_of(table, time, label, span, choices, late=late, report=report)
     entities = _entities(table, time, label, late)
     found_key, row_number = key_of(table, time, label, late, choices.key)
     numbers = {_number_name(table, name): name for name in names if table.columns[name].marker and name not in late}
@@ -95,7 +97,12 @@ def drafted(table: FoundTable, time: EventTime, label: Label, choices: Choices, 
         slices=_slices(table, features),
         entities=_independent(table, found_key, choices) if first == last else (),
         is_recent=not time.is_constant and choices.now - last < timedelta(days=3),
-        notes=[*span.notes, *notes, *_notes(table, time, row_number)],
+        notes=[
+            *span.notes,
+            *notes,
+            *(_few_times(table, time, found_key, test_rows) if first != last else ()),
+            *_notes(table, time, row_number),
+        ],
     )
 
 
@@ -115,6 +122,19 @@ def _notes(table: FoundTable, time: EventTime, row_number: str) -> list[str]:
     if table.num_rows < 1000:
         notes.append(f"{table.num_rows:,} rows are few: metrics have wide intervals, and a gate may not be passed by chance alone")
     return notes
+
+
+def _few_times(table: FoundTable, time: EventTime, key: Sequence[str], test_rows: str) -> list[str]:
+    """Return a note where no later model can be promoted: the test rows have too few times, and the key names nothing with several rows."""
+    num_times = int(str(table.value(f"SELECT count(DISTINCT {time.instant}) FROM {test_rows}")))  # noqa: S608 - quoted
+    in_file = [quoted(name) for name in key if name in table.columns and name != time.name]
+    if num_times >= FEW_TIMES or (in_file and not is_unique(table, in_file)):
+        return []
+    return [
+        f"the test rows have {num_times} different times: below {FEW_TIMES} the interval of a gain over the champion is unbounded, so each "
+        "later model is rejected. Name what is independent and has several rows (evaluate.entities), or have a person decide "
+        "(evaluate.severity: {significance: approve})"
+    ]
 
 
 def _reasons(*found: dict[str, str]) -> str:

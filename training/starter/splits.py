@@ -23,6 +23,8 @@ SHARE: Final = 0.15
 """Of the rows in validation, and in test."""
 WHOLE_DAYS_FROM: Final = timedelta(days=20)
 DAY: Final = timedelta(days=1)
+ALL_ROWS: Final = "rows"
+"""The view, for the times of test rows that are drawn at random."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,8 +59,8 @@ def span_of(table: FoundTable, time: EventTime, first: datetime, last: datetime,
 
 def split_of(
     table: FoundTable, time: EventTime, label: Label, span: Span, choices: Choices, *, late: Collection[str], report: Report
-) -> tuple[str, list[str]]:
-    """Return how rows are divided, as the YAML has it, and what the reader should know of it.
+) -> tuple[str, list[str], str]:
+    """Return how rows are divided, as the YAML has it, what the reader should know of it, and SQL of rows with the test rows' times.
 
     Args:
         late: columns that no model sees.
@@ -84,12 +86,12 @@ def split_of(
         names = [name for name in table.columns if name not in (label.column, time.column, *late)]
         known = _that_give_it(table, label, names, test_rows, report) if test_rows and not kind else {}
         if not known:
-            return by_time, []
+            return by_time, [], test_rows or ALL_ROWS
         name, reason = next(iter(known.items()))
         note = f"in the newest rows {name} alone decides ({reason}), so they are no test: rows are divided at random by class"
-        return f"{{by: stratified, validation: {SHARE}, test: {SHARE}}}", [note]
+        return f"{{by: stratified, validation: {SHARE}, test: {SHARE}}}", [note], ALL_ROWS
     kind = kind or ("random" if label.task == "regression" else "stratified")
-    return f"{{by: {kind}{column}, validation: {SHARE}, test: {SHARE}}}", []
+    return f"{{by: {kind}{column}, validation: {SHARE}, test: {SHARE}}}", [], ALL_ROWS
 
 
 def _that_give_it(table: FoundTable, label: Label, names: list[str], rows: str, report: Report) -> dict[str, str]:

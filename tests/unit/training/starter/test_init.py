@@ -16,8 +16,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from training.contracts import ExitCode
+from training.evaluation.bootstrap.blocks import FEW_BLOCKS
 from training.stages import check_data
 from training.starter.command import PROGRESS_SECONDS, main, progress
+from training.starter.drafts import FEW_TIMES
 
 NUM_ROWS = 600
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -224,6 +226,22 @@ def test_report_names_the_time_in_words(tmp_path: Path, capsys: pytest.CaptureFi
     assert re.search(r"time       none: all rows count as of one instant, \d{4}-\d\d-\d\d 00:00 in UTC\n", capsys.readouterr().out)
     assert main([str(file), "--label", "outcome", "--time", "year", "--to", str(tmp_path / "to"), "--force"]) == 0
     assert "time       year, read as a year in UTC\n" in capsys.readouterr().out
+
+
+def test_table_whose_newest_rows_have_too_few_times_to_promote_a_later_model_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert FEW_TIMES == FEW_BLOCKS
+    rows = [{**row, "ordered_at": str(2000 + number // 250)} for number, row in enumerate(ROWS)]
+    result = found(csv_of(rows, tmp_path / "orders.csv"), capsys, to=tmp_path / "to")
+    (note,) = (note for note in result["notes"] if "different times" in note)
+    assert note.startswith("the test rows have 1 different times: below 8 the interval of a gain over the champion is unbounded")
+    # A customer with several rows is what an interval is made of.
+    rows = [{**row, "order_id": number // 3, "ordered_at": str(2000 + number % 3)} for number, row in enumerate(ROWS)]
+    result = found(csv_of(rows, tmp_path / "orders.csv"), capsys, "--key", "order_id,ordered_at", "--force", to=tmp_path / "to")
+    assert not [note for note in result["notes"] if "different times" in note]
+    result = found(csv_of(ROWS, tmp_path / "orders.csv"), capsys, "--force", to=tmp_path / "to")
+    assert not [note for note in result["notes"] if "different times" in note]
 
 
 def test_later_models_of_a_table_without_a_time_are_judged_by_independent_rows_or_groups(
