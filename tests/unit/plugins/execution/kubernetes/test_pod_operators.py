@@ -84,6 +84,15 @@ def test_task_policy_of_the_installation_changes_the_pod(api: KubernetesApi, nig
     assert made["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "shared"
 
 
+def test_task_policy_starts_no_job_before_its_queue_admits_it(api: KubernetesApi, night: Nights) -> None:
+    work = night(GANG, queues={"default": "shared"})
+    task = work.task()
+    # The provider takes False for a value that is not set.
+    operator_of(task).suspend = False
+    work.advance(task)
+    assert api.objects["jobs", FIRST]["spec"]["suspend"] is True
+
+
 def differences(asked: Any, made: Any, path: str = "") -> list[str]:
     """Return the paths at which `made` lacks a value of `asked`; what is added does not count."""
     if isinstance(asked, dict) and isinstance(made, dict):
