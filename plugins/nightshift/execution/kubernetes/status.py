@@ -22,6 +22,8 @@ BAD_START: Final = frozenset({"StartError", "ContainerCannotRun"})
 OOM_KILLED: Final = "OOMKilled"
 KILLED: Final = 137
 MAX_WORDS_CHARS: Final = 2000
+ADMITTED_GENERATION: Final = 2
+"""Of a Job that its queue has admitted once."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,6 +46,8 @@ class LaunchStatus:
     node: str = ""
     waiting_since: str = ""
     """When it or the newest member that waits was created, or its queue last suspended or resumed it; empty while that is going on."""
+    was_preempted: bool = False
+    """Its queue admitted it and suspended it since: the wait of launches before this one is over."""
     is_partly_placed: bool = False
     """Some members of a gang have a node, and others have none."""
     partly_placed_since: str = ""
@@ -101,13 +105,13 @@ def look_at_gang(job: Json | None, pods: Sequence[Json]) -> LaunchStatus:
         return _gang_failed(bad, condition, job)
     if "Complete" in conditions or "SuccessCriteriaMet" in conditions:
         return LaunchStatus(phase="ended", exit_code=0, words="all members ended with success")
-    since = _waiting_since(job)
+    since, was_preempted = _waiting_since(job), _was_preempted(job)
     if is_suspended:
         queue = (job["metadata"].get("labels") or {}).get(QUEUE_LABEL, "")
         words = f"waiting for admission by queue {queue or 'of the cluster'}"
         if pods:
             words = f"suspended: its members save what they have and end; then {words}"
-        return LaunchStatus(phase="waiting", code="gang.queued", words=words, waiting_since=since)
+        return LaunchStatus(phase="waiting", code="gang.queued", words=words, waiting_since=since, was_preempted=was_preempted)
     wanted = (job.get("spec") or {}).get("completions") or 1
     running = [status for status in members if status.phase == "running"]
     if len(running) + sum(status.succeeded for status in members) >= wanted:
@@ -117,7 +121,8 @@ def look_at_gang(job: Json | None, pods: Sequence[Json]) -> LaunchStatus:
         # A member that was deleted after days is made again: the wait for its place begins with that.
         since = max([since, *(status.waiting_since for status in waiting)])
     partly, partly_since = _partly_placed([pod for pod, status in seen if status.phase != "ended"], wanted)
-    facts: dict[str, Any] = {"waiting_since": since, "is_partly_placed": partly, "partly_placed_since": partly_since}
+    facts: dict[str, Any] = {"waiting_since": since, "was_preempted": was_preempted}
+    facts |= {"is_partly_placed": partly, "partly_placed_since": partly_since}
     if not waiting:
         return LaunchStatus(phase="waiting", code="gang.forming", words=f"{len(members)} of {wanted} members exist", **facts)
     # The member that cannot be placed says more than those that are only starting.
@@ -154,6 +159,14 @@ def _waiting_since(job: Json) -> str:
     if changed is not None:
         return str(changed.get("lastTransitionTime", "")) if (changed.get("status") == "True") == is_suspended else ""
     return "" if is_suspended and status.get("startTime") else str(job["metadata"].get("creationTimestamp", ""))
+
+
+def _was_preempted(job: Json) -> bool:
+    """Return whether a queue has admitted a Job and suspended it since.
+
+    The condition has the last change alone. Each one is a generation of the Job: made suspended is the first, admitted the second.
+    """
+    return bool((job["metadata"].get("labels") or {}).get(QUEUE_LABEL)) and int(job["metadata"].get("generation", 1)) > ADMITTED_GENERATION
 
 
 def _partly_placed(pods: Sequence[Json], wanted: int) -> tuple[bool, str]:

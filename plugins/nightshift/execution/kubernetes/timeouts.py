@@ -57,7 +57,9 @@ def once_run(limits: Limits) -> Limits:
 
 def waited_seconds(status: LaunchStatus, limits: Limits, now: datetime) -> float:
     """Return how long the work waits for a place."""
-    earlier_seconds = now.timestamp() - limits.waiting_since if limits.waiting_since else 0.0
+    # A trigger that a new triggerer started does not know that the launch has run; its Job does.
+    is_counted_on = limits.waiting_since and not status.was_preempted
+    earlier_seconds = now.timestamp() - limits.waiting_since if is_counted_on else 0.0
     return max(seconds_since(status.waiting_since, now), earlier_seconds)
 
 

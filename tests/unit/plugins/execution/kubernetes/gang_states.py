@@ -17,14 +17,21 @@ def ago(seconds: float) -> str:
 
 
 def job_of(
-    *, wanted: int = 2, name: str = GANG, suspend: bool = False, created: str = "", suspended: tuple[bool, str] | None = None
+    *,
+    wanted: int = 2,
+    name: str = GANG,
+    suspend: bool = False,
+    created: str = "",
+    suspended: tuple[bool, str] | None = None,
+    generation: int = 1,
 ) -> Json:
-    """Return a Job; `suspended`: its condition, with the instant of its last change."""
+    """Return a Job; `suspended`: its condition, with the instant of its last change; `generation`: which version of its spec it is."""
     status: Json = {}
     if suspended is not None:
         condition = {"type": "Suspended", "status": str(suspended[0]), "lastTransitionTime": suspended[1]}
         status = {"conditions": [condition], **({} if suspended[0] else {"startTime": suspended[1]})}
-    metadata = {"name": name, "creationTimestamp": created or ago(10), "labels": {"kueue.x-k8s.io/queue-name": "team"}}
+    metadata: Json = {"name": name, "creationTimestamp": created or ago(10), "labels": {"kueue.x-k8s.io/queue-name": "team"}}
+    metadata["generation"] = generation
     return {"metadata": metadata, "spec": {"completions": wanted, "parallelism": wanted, "suspend": suspend}, "status": status}
 
 

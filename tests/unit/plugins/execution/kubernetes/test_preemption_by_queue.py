@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -81,6 +82,23 @@ def test_wait_is_counted_from_the_last_suspension_or_resumption(job: dict[str, A
     seen = look_at_gang(job_of(**{**job, "created": ago(job["created"]), "suspended": suspended}), [])
     assert seen.phase == "waiting"
     assert waited_seconds(seen, LIMITS, datetime.now(UTC)) == pytest.approx(seconds, abs=20)
+
+
+@pytest.mark.parametrize(
+    ("job", "seconds"),
+    [
+        ({"created": 500, "suspend": True, "suspended": (True, 500), "generation": 1}, 3000),
+        ({"created": 500, "suspended": (False, 30), "generation": 2}, 3000),
+        ({"created": 500, "suspend": True, "suspended": (True, 40), "generation": 3}, 40),
+        ({"created": 500, "suspended": (False, 30), "generation": 4}, 30),
+    ],
+    ids=["new", "admitted", "preempted", "admitted again"],
+)
+def test_wait_of_launches_that_were_released_ends_with_a_preemption_also_for_a_new_trigger(job: dict[str, Any], seconds: int) -> None:
+    limits = replace(LIMITS, waiting_since=datetime.now(UTC).timestamp() - 3000)
+    suspended = (job["suspended"][0], ago(job["suspended"][1]))
+    seen = look_at_gang(job_of(**{**job, "created": ago(job["created"]), "suspended": suspended}), [])
+    assert waited_seconds(seen, limits, datetime.now(UTC)) == pytest.approx(seconds, abs=20)
 
 
 class Queue:
