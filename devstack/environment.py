@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from devstack.locking import locked
+from devstack.noted_alerts import noted_alerts
 from nightshift.json_files import read_object
 from nightshift.settings import Settings
 from nightshift.sources import noted_places
@@ -290,7 +291,7 @@ def environment(settings: Settings, inherited: Mapping[str, str] | None = None) 
     # What a shell has set to nothing is noted no more by the command that runs in it.
     given = {name: value for name, value in base.items() if value.strip() or not is_place_name(name)}
     sources = {SHOP: shop_root(settings).as_uri(), **noted_places(settings.home)}
-    return {**sources, **given, **airflow_settings(settings), **ours, **mlflow_account(settings)}
+    return {**sources, **noted_alerts(settings.home), **given, **airflow_settings(settings), **ours, **mlflow_account(settings)}
 
 
 def mlflow_account(settings: Settings) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The places of data that commands note in `$NIGHTSHIFT_HOME/sources.json`, for all later runs."""
+"""The places of data that commands note in `$NIGHTSHIFT_HOME/sources.json`, for all later runs; and where alerts go, beside them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from pathlib import Path
 
 from devstack.environment import PLACEHOLDER, SHOP, environment, shop_root, write_private
 from devstack.locking import locked
+from devstack.noted_alerts import FILE as ALERTS_FILE
+from devstack.noted_alerts import SIGNING_KEY, noted_alerts, webhooks_of
 from nightshift.airflow_ext.holds import is_in_use
 from nightshift.settings import Settings
 from nightshift.sources import FILE as SOURCES_FILE
@@ -21,7 +23,7 @@ from training.spec.uris import names_of_places
 
 
 def note_places(settings: Settings, say: Callable[[str], None]) -> None:
-    """Note where this command's environment says that data is, for all later runs; a variable that is set to nothing is forgotten.
+    """Note where this command's environment says that data is, and where alerts go; a variable that is set to nothing is forgotten.
 
     Raises:
         NightshiftError: `services.busy`, another command runs nights of a pipeline whose place would change; nothing is noted then.
@@ -31,13 +33,21 @@ def note_places(settings: Settings, say: Callable[[str], None]) -> None:
         forgotten = {name for name, value in os.environ.items() if is_place_name(name) and not value.strip()}
         kept = {name: value for name, value in before.items() if name not in forgotten}
         wanted = {SHOP: shop_root(settings).as_uri(), **kept, **places_in(os.environ)}
-        if wanted == before:
-            return
         changed = {name: value for name, value in sorted(before.items()) if value != wanted.get(name)}
         _require_unused(settings, changed)
-        write_private(path, json.dumps(wanted, indent=1, sort_keys=True))
+        if wanted != before:
+            write_private(path, json.dumps(wanted, indent=1, sort_keys=True))
+        _note_alerts(settings)
     for name, value in changed.items():
         say(f"{name} is now {wanted.get(name, 'not set')} (before: {value}), from the next run on")
+
+
+def _note_alerts(settings: Settings) -> None:
+    before = noted_alerts(settings.home)
+    names = {*webhooks_of(settings, os.environ), SIGNING_KEY}
+    wanted = {name: value for name in sorted(names) if (value := os.environ.get(name, before.get(name, "")).strip())}
+    if wanted != before:
+        write_private(settings.home / ALERTS_FILE, json.dumps(wanted, indent=1, sort_keys=True))
 
 
 def require_noted_places(settings: Settings, spec: PipelineSpec) -> None:

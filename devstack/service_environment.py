@@ -6,19 +6,17 @@ MLflow's server gets no key of Airflow's, no database and no token; Airflow's se
 from __future__ import annotations
 
 import os
-import re
 import sys
 from pathlib import Path
 from typing import Final
 
 from devstack.environment import airflow_settings, environment
+from devstack.noted_alerts import SIGNING_KEY, webhooks_of
 from devstack.processes import MARK
 from nightshift.execution.stage_environment import OF_MLFLOW, OF_TRAININGS
 from nightshift.settings import Settings
-from nightshift.sources import places_in
 from training.contracts import sha256_hex
 from training.installation import MODEL_PATH, OF_CLOUDS, OF_LIBRARIES, OF_STAGES, OF_SYSTEM
-from training.place_names import PLACEHOLDER_RULE, is_place_name
 from training.runtime.provenance import source_version
 from training.spec.source_kinds import usable_sources
 
@@ -30,12 +28,11 @@ OF_SERVICES: Final = frozenset(
 OF_AIRFLOW: Final = frozenset(
     "AIRFLOW_HOME KUBECONFIG KUBERNETES_SERVICE_HOST KUBERNETES_SERVICE_PORT NIGHTSHIFT_STORE NIGHTSHIFT_DATABASE NIGHTSHIFT_PIPELINES "
     "NIGHTSHIFT_EXPECTATIONS NIGHTSHIFT_PLACES NIGHTSHIFT_BACKEND NIGHTSHIFT_KUBERNETES NIGHTSHIFT_AIRFLOW_PORT NIGHTSHIFT_MLFLOW_PORT "
-    "NIGHTSHIFT_RETENTION NIGHTSHIFT_API_RATE NIGHTSHIFT_WEBHOOK_SECRET".split()
+    "NIGHTSHIFT_RETENTION NIGHTSHIFT_API_RATE".split()
 )
 """Of Airflow's services, besides those of the stages that their tasks start."""
 OF_MLFLOW_SERVER: Final = ("MLFLOW_SERVER_", "MLFLOW_SQLALCHEMYSTORE_")
 SERVICE_PREFIXES: Final = ("NIGHTSHIFT_", *OF_CLOUDS.values())
-_WEBHOOK: Final = re.compile(rf"""webhook["']?\s*:\s*["']?\$\{{({PLACEHOLDER_RULE})\}}""", re.ASCII)
 COMPARED: Final = frozenset({"MLFLOW_TRACKING_URI", "CUDA_VISIBLE_DEVICES", "OMP_WAIT_POLICY"})
 """Further variables whose change makes running services old ones."""
 
@@ -44,7 +41,7 @@ def airflow_environment(settings: Settings) -> dict[str, str]:
     """Return the environment of Airflow's services: without the places of data, which each run looks up."""
     wanted, own = environment(settings), airflow_settings(settings)
     of_kinds = {name for kind in usable_sources().values() for name in kind.variables}
-    names = OF_SYSTEM | OF_SERVICES | OF_STAGES | OF_AIRFLOW | own.keys() | of_kinds | _webhooks(settings, wanted)
+    names = OF_SYSTEM | OF_SERVICES | OF_STAGES | OF_AIRFLOW | own.keys() | of_kinds | webhooks_of(settings, wanted) | {SIGNING_KEY}
     prefixes = (*OF_MLFLOW, *OF_LIBRARIES, *OF_TRAININGS, *OF_CLOUDS.values())
     return {name: value for name, value in wanted.items() if name in names or name.startswith(prefixes)}
 
@@ -58,19 +55,12 @@ def mlflow_environment(settings: Settings) -> dict[str, str]:
 def digests(settings: Settings) -> dict[str, str]:
     """Return a digest, by name, of each setting and of the code that running services hold: where one differs, they are old."""
     values = airflow_environment(settings)
-    named = COMPARED | _webhooks(settings, values)
+    named = COMPARED | webhooks_of(settings, values)
     wanted = {name: value for name, value in values.items() if name.startswith(SERVICE_PREFIXES) or name in named}
     # The services find the users' packages by PYTHONPATH: the user's command must find the same ones, or it sees other code.
     sys.path += [folder for folder in MODEL_PATH.value(values).split(os.pathsep) if folder and folder not in sys.path]
     wanted["code"] = source_version() + _plugins_version(settings.checkout_path / "plugins")
     return {name: sha256_hex(value.encode("utf-8", "surrogateescape"))[:16] for name, value in wanted.items() if name != MARK}
-
-
-def _webhooks(settings: Settings, environ: dict[str, str]) -> set[str]:
-    """Return the variables that pipelines name as webhooks, and that are no place of data."""
-    texts = (path.read_text(encoding="utf-8", errors="replace") for path in settings.pipelines_path.glob("*.yaml"))
-    named = {name for text in texts for name in _WEBHOOK.findall(text) if is_place_name(name)}
-    return named - places_in(environ).keys()
 
 
 def _plugins_version(folder: Path) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 
 from devstack.night import find_spec
 from devstack.noted_places import note_places, require_noted_places
+from devstack.service_environment import airflow_environment, digests, mlflow_environment
 from nightshift.airflow_ext.holds import hold_path
 from nightshift.settings import Settings
 from nightshift.sources import noted_places
@@ -20,12 +23,42 @@ from training.errors import NightshiftError
 
 @pytest.fixture
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
-    for name in [name for name in os.environ if name.endswith("_URI")]:
+    for name in [name for name in os.environ if name.endswith("_URI") or name == "NIGHTSHIFT_WEBHOOK_SECRET"]:
         monkeypatch.delenv(name)
     made = Settings.from_environment({"NIGHTSHIFT_HOME": str(tmp_path)})
     monkeypatch.setenv("FLIGHTS_URI", "/flights")
     note_places(made, print)
     return made
+
+
+def test_webhook_and_key_of_one_shell_reach_services_that_another_one_starts(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    given = {"ALERTS_URI": "https://hooks.example.com/T0/hidden", "NIGHTSHIFT_WEBHOOK_SECRET": "whsec_hidden"}
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    note_places(settings, said.append)
+    started_with = digests(settings)
+    for name in given:
+        monkeypatch.delenv(name)
+    note_places(settings, said.append)
+
+    assert {name: airflow_environment(settings).get(name) for name in given} == given
+    assert digests(settings) == started_with, "the services are not old for the other shell"
+    assert not given.keys() & mlflow_environment(settings).keys()
+    assert stat.S_IMODE((settings.home / "alerts.json").stat().st_mode) == 0o600
+    assert "hidden" not in str(said) + (settings.home / "sources.json").read_text(encoding="utf-8")
+
+    monkeypatch.setenv("ALERTS_URI", "")
+    note_places(settings, said.append)
+    monkeypatch.delenv("ALERTS_URI")
+    assert "ALERTS_URI" not in airflow_environment(settings)
+
+
+def test_damaged_file_of_webhooks_is_refused_without_the_address(settings: Settings) -> None:
+    (settings.home / "alerts.json").write_text(json.dumps({"PATH": "hidden"}), encoding="utf-8")
+    with pytest.raises(NightshiftError, match=r"alerts\.damaged.*'PATH' is not a webhook's variable") as caught:
+        note_places(settings, print)
+    assert "hidden" not in str(caught.value)
 
 
 @contextmanager
