@@ -54,7 +54,7 @@ class Look:
         facts = noted(self.store, version.source)
         if facts is None:
             return ""
-        return facts.weights_digest if has_logged_model(self.client, version) else None
+        return facts.weights_digest if has_logged_model(self.client, version.source) else None
 
     def registration(self, weights_digest: str) -> Registration | None:
         """Return where MLflow has these weights, None where it does not have them. The ledger notes a place that is new."""
@@ -92,7 +92,7 @@ class Look:
         tagged = [version for version in self._versions.values() if version and version.tags.get(WEIGHTS_TAG) == weights_digest]
         for version in sorted(tagged, key=lambda version: int(version.version)):
             facts = noted(self.store, version.source)
-            if facts is not None and facts.weights_digest == weights_digest and has_logged_model(self.client, version):
+            if facts is not None and facts.weights_digest == weights_digest and has_logged_model(self.client, version.source):
                 return registration_of(version.version, version.source, facts)
         return None
 

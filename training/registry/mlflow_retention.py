@@ -18,8 +18,8 @@ from training import liveness
 from training.engine.tracking_journal import ID_TAG, RunJournal, pending_journals
 from training.errors import NightshiftError
 from training.registry.ledger import Entry, Ledger
-from training.registry.mlflow_versions import GONE, WEIGHTS_TAG, registry_faults
-from training.registry.registered import forget_note, model_id_of, noted
+from training.registry.mlflow_versions import GONE, WEIGHTS_TAG, has_logged_model, registry_faults
+from training.registry.registered import forget_note, model_id_of, noted, noted_sources
 from training.store import Store
 from training.store.addresses import StoreUri
 from training.store.marking import units
@@ -105,6 +105,33 @@ def forget(store: Store, ledger: Ledger, model: str, *, experiment: str | None, 
         for run_id in _old_runs(client, experiment, before) if experiment is not None else ():
             if run_id not in kept and not _has_version(client, run_id) and not work.uses(run_id):
                 _delete_run(client, run_id)
+
+
+def forget_notes(store: Store, ledger: Ledger) -> None:
+    """Delete the notes of logged models that MLflow does not have, and whose weights are deleted: nothing can come back that they prove.
+
+    A note whose weights are there stays, also without its logged model: an earlier backup of MLflow, or another server, may have that.
+
+    Raises:
+        NightshiftError: a note cannot be read.
+        UnavailableError: `mlflow.unavailable`, `database.unavailable`; the next call continues.
+    """
+    deleted: set[str] = set()
+    kept: set[str] = set()
+    for model in ledger.models():
+        history = ledger.outline(model)
+        of_model = deleted_weights(history)
+        deleted |= of_model
+        kept |= {entry.weights_digest for entry in history} - of_model
+    # Two models may have the same weights.
+    deleted -= kept
+    with registry_faults():
+        client = mlflow.MlflowClient()
+        for source in noted_sources(store) if deleted else ():
+            liveness.moved()
+            facts, model_id = noted(store, source), model_id_of(source)
+            if model_id and facts and facts.weights_digest in deleted and not has_logged_model(client, source):
+                forget_note(store, model_id)
 
 
 def _named(client: Any, model: str) -> set[str]:

@@ -182,7 +182,7 @@ def find_registered(store: Store, client: Any, model: str, weights: str) -> Regi
     """
     tagged = client.search_model_versions(f"name = '{model}' and tags.`{WEIGHTS_TAG}` = '{weights}'")
     ours = [(version, facts) for version in tagged if (facts := noted(store, version.source)) and facts.weights_digest == weights]
-    loadable = [found for found in ours if has_logged_model(client, found[0])]
+    loadable = [found for found in ours if has_logged_model(client, found[0].source)]
     if not loadable:
         return None
     oldest, facts = min(loadable, key=lambda found: int(found[0].version))
@@ -206,13 +206,15 @@ def verified(store: Store, client: Any, model: str, weights: str, hint: Registra
     if version is None or str(version.source) != f"{SCHEME}{hint.logged_model}":
         return None
     facts = noted(store, version.source)
-    return version if facts is not None and facts.weights_digest == weights and has_logged_model(client, version) else None
+    return version if facts is not None and facts.weights_digest == weights and has_logged_model(client, version.source) else None
 
 
-def has_logged_model(client: Any, version: Any) -> bool:
-    """Return whether the logged model that a version of ours names still exists. MLflow deletes it by itself, and `mlflow gc` does."""
+def has_logged_model(client: Any, source: object) -> bool:
+    """Return whether the logged model that the source of a version of ours names still exists. Users delete it alone, and so does
+    `mlflow gc`.
+    """
     try:
-        client.get_logged_model(str(version.source).removeprefix(SCHEME))
+        client.get_logged_model(str(source).removeprefix(SCHEME))
     except MlflowException as err:
         if err.error_code not in GONE:
             raise

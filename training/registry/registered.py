@@ -16,6 +16,7 @@ from typing import Any, Final
 from training.store import Ref, Store
 
 SCHEME: Final = "models:/"
+NOTES: Final = "refs/registered"
 _MODEL_ID: Final = re.compile(r"m-[0-9a-f]{32}", re.ASCII)
 """As MLflow makes ids of logged models. A source may be any text of a user's, and is a part of a ref's key."""
 
@@ -75,6 +76,11 @@ def noted(store: Store, source: object) -> Noted | None:
     return None if head is None else Noted(**head.value)
 
 
+def noted_sources(store: Store) -> list[str]:
+    """Return the sources that the store has notes of, as versions name them."""
+    return [f"{SCHEME}{model_id}" for model_id in store.bucket.folders(NOTES)]
+
+
 def forget_note(store: Store, model_id: str) -> None:
     """Delete the note of a logged model: no version of it is ours any more."""
     _ref(store, model_id).delete()
@@ -94,4 +100,4 @@ def _ref(store: Store, model_id: str) -> Ref:
     def check(value: Any) -> None:
         Noted(**value)
 
-    return Ref(store.bucket, f"refs/registered/{model_id}", check=check)
+    return Ref(store.bucket, f"{NOTES}/{model_id}", check=check)

@@ -15,7 +15,7 @@ from training.contracts import ExitCode
 from training.engine.tracking_journal import quick_requests
 from training.errors import DeniedError, NightshiftError, UnavailableError
 from training.registry.ledger import Ledger
-from training.registry.mlflow_retention import OpenWork, forget
+from training.registry.mlflow_retention import OpenWork, forget, forget_notes
 from training.registry.mlflow_sync import follow
 from training.registry.mlflow_versions import registry_faults
 from training.spec import PipelineSpec
@@ -66,7 +66,8 @@ def repair_models(
         What failed, by model; each failure is also in the log.
 
     Raises:
-        UnavailableError: `database.unavailable`, no model can be repaired without the ledger.
+        UnavailableError: `database.unavailable`, no model can be repaired without the ledger; `mlflow.unavailable`, when no model failed
+            and notes of logged models were to be deleted.
     """
     found = Repaired(ledger.models())
     work = OpenWork(store)
@@ -90,6 +91,8 @@ def repair_models(
         except Exception as err:
             found.failures[model] = NightshiftError("stage.unexpected", f"{type(err).__name__}: {err}")
             logger.exception("%s: unexpected error", model)
+    if forget_before is not None and not found.failures:
+        forget_notes(store, ledger)
     return found
 
 

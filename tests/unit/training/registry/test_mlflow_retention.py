@@ -16,8 +16,9 @@ from training import liveness
 from training.contracts import RunIdentity, StageRequest
 from training.engine.tracking_journal import ID_TAG, RunJournal
 from training.registry.ledger import Ledger
-from training.registry.mlflow_retention import forget
+from training.registry.mlflow_retention import forget, forget_notes
 from training.registry.mlflow_versions import register_candidate
+from training.registry.registered import noted
 from training.registry.retention import LedgerRoots
 from training.store import Store
 
@@ -79,6 +80,18 @@ def test_version_without_weights_goes_with_its_files_its_run_and_its_note(scene:
     assert len(list(scene.files.rglob("evaluation.html"))) == 2
     assert len(scene.store.bucket.folders("refs/registered")) == notes - 1
     assert mlflow.pyfunc.load_model(f"models:/{scene.name}/3")
+
+
+def test_note_without_its_logged_model_goes_once_its_weights_are_deleted_and_not_before(scene: Scene) -> None:
+    sources = {number: str(scene.client.get_model_version(scene.name, number).source) for number in ("1", "2")}
+    # By a person: retention finds no version any more.
+    for number, source in sources.items():
+        scene.client.delete_model_version(scene.name, number)
+        forget_notes(scene.store, scene.ledger)
+        assert noted(scene.store, source) is not None, "its logged model is there"
+        scene.client.delete_logged_model(source.removeprefix("models:/"))
+    forget_notes(scene.store, scene.ledger)
+    assert {number: noted(scene.store, source) is not None for number, source in sources.items()} == {"1": False, "2": True}
 
 
 def test_old_runs_go_unless_a_version_that_stays_is_of_them(scene: Scene) -> None:
