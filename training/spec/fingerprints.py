@@ -14,51 +14,15 @@ from training.contracts import JsonObject, JsonValue, json_object
 from training.spec.models import PipelineSpec
 from training.spec.rules.leakage import Lateness
 from training.spec.rules.tuning import VALIDATION_LOSS
-from training.spec.sections.drift import Drift
 from training.spec.sections.train import Placement
 from training.stage_table import TABLE, TRIAL
 
 _NOT_OF_THE_ROWS: Final = frozenset({"wait", "suite"})
 _NOT_OF_THE_CELLS: Final = frozenset({"known", "because"})
-_LATER_KEYS_OF_COLUMNS: Final[JsonObject] = {"source_name": None, "generated": None}
-"""The same as `_LATER_KEYS`, for each column of a table."""
 _PLACES: Final = frozenset({"uri", "kind", "settings", "source_name", "generated"})
 _NOT_OF_THE_CHECKS: Final = frozenset({"memory"})
 _NOT_OF_THE_WEIGHTS: Final = frozenset({"placement", "checkpoint", "activation_checkpointing", "replica_check_steps", "straggler_ratio"})
-_NO_DRIFT_KEYS: Final[JsonObject] = Drift().model_dump(mode="json")
-_LATER_KEYS: Final[Mapping[str, JsonObject]] = {
-    "data": {"windows": {}, "weight": None},
-    "label": {"positive": None},
-    "split": {"end": "window", "gap": None, "column": None, "values": None, "seed": 0},
-    "validate": {"schema_change": "warn", "unknown_labels": None, "empty_days": None, "drift": _NO_DRIFT_KEYS},
-    "evaluate": {"gates": {}},
-    "train": {
-        "gradient_compression": "none",
-        "powersgd_rank": None,
-        "micro_batch_size": None,
-        "parallel": None,
-        "warmup_steps": None,
-        "warmup_share": None,
-        "schedule": "cosine",
-        "optimizer": "adamw",
-        "momentum": None,
-        "from_checkpoint": None,
-        "class_weight": None,
-    },
-}
-"""Keys that came later than the first models, by section, with the value that changes nothing: the work is the same as without them."""
-_LATER_KEYS_OF_TABLES: Final[JsonObject] = {"union": [], "where": None, "sample": None, "history": None}
-"""The same for `data.source` and `data.features`."""
-_LATER_KEYS_OF_FEATURES: Final[JsonObject] = {"partition": None}
-"""The same for `data.features` alone."""
-_LATER_KEYS_OF_PREPARED: Final[JsonObject] = {
-    **{"top": None, "parts": [], "form": None, "smoothing": None, "folds": None},
-    **{"tokens": None, "ngrams": None, "lowercase": None, "scale": None},
-}
-"""The same for each of `prepare.features`."""
-_LATER_KEYS_OF_PARALLEL: Final[JsonObject] = {"tensor": 1, "pipeline": 1}
-"""The same for `train.parallel`."""
-_NOT_OF_THE_WEIGHTS_OF_PARALLEL: Final = "schedule"
+_NOT_OF_THE_WEIGHTS_OF_PARALLEL: Final = frozenset({"schedule"})
 _OF_THE_STUDY: Final = ("sampler", "pruner", "objective", "seed", "space")
 _OF_ITS_END: Final = ("trials", "patience", "within")
 
@@ -98,7 +62,7 @@ def _ingest(values: JsonObject) -> dict[str, JsonValue]:
 
 
 def _validate(values: JsonObject) -> dict[str, JsonValue]:
-    checks = {key: value for key, value in _as_before(values, "validate").items() if key not in _NOT_OF_THE_CHECKS}
+    checks = _without(json_object(values["validate"]), _NOT_OF_THE_CHECKS)
     return {"data": _data(values, without=_PLACES | {"wait"}), "validate": checks, "timezone": values["timezone"]}
 
 
@@ -106,8 +70,6 @@ def _prepare(values: JsonObject) -> dict[str, JsonValue]:
     data = _data(values, without=_NOT_OF_THE_ROWS | _PLACES)
     prepare = json_object(values["prepare"])
     prepare["derive"] = _columns(json_object(prepare["derive"]))
-    features = json_object(prepare["features"])
-    prepare["features"] = {name: _without(json_object(feature), _LATER_KEYS_OF_PREPARED) for name, feature in features.items()}
     return {"data": data, "prepare": prepare, "task": json_object(values["evaluate"])["task"], "timezone": values["timezone"]}
 
 
@@ -137,26 +99,24 @@ def _tune(values: JsonObject) -> dict[str, JsonValue]:
 def _train(values: JsonObject) -> dict[str, JsonValue]:
     """Not the primary metric: the validation loss chooses the best epoch."""
     threads = Placement.model_validate(json_object(values["train"])["placement"]).threads_per_process
-    train = {key: value for key, value in _as_before(values, "train").items() if key not in _NOT_OF_THE_WEIGHTS}
-    if isinstance(train.get("parallel"), dict):
-        parallel = _without(json_object(train["parallel"]), _LATER_KEYS_OF_PARALLEL)
-        train["parallel"] = {key: value for key, value in parallel.items() if key != _NOT_OF_THE_WEIGHTS_OF_PARALLEL}
-    part: dict[str, JsonValue] = {"train": train, "task": json_object(values["evaluate"])["task"]}
-    return part if threads is None else {**part, "threads": threads}
+    train = _without(json_object(values["train"]), _NOT_OF_THE_WEIGHTS)
+    if train["parallel"] is not None:
+        train["parallel"] = _without(json_object(train["parallel"]), _NOT_OF_THE_WEIGHTS_OF_PARALLEL)
+    return {"train": train, "task": json_object(values["evaluate"])["task"], "threads": threads}
 
 
 def _evaluate(values: JsonObject) -> dict[str, JsonValue]:
     """The source's key, times and zone are those of the baselines."""
     data = json_object(values["data"])
     source = json_object(data["source"])
-    rows = {key: source[key] for key in ("key", "event_time", "decision_lead")}
-    found: dict[str, JsonValue] = {
-        "evaluate": _as_before(values, "evaluate"),
+    return {
+        "evaluate": values["evaluate"],
         "model": json_object(values["promote"])["model"],
-        "label": _as_before(data, "label"),
+        "label": data["label"],
         "group": data["group"],
+        "rows": {key: source[key] for key in ("key", "event_time", "decision_lead")},
+        "timezone": values["timezone"],
     }
-    return {**found, "rows": rows, "timezone": values["timezone"]}
 
 
 def _canary(values: JsonObject) -> dict[str, JsonValue]:
@@ -169,36 +129,26 @@ def _data(values: JsonObject, *, without: frozenset[str]) -> dict[str, JsonValue
     features = data["features"]
     if not isinstance(features, list):
         raise TypeError(f"features are a list, got {type(features).__name__}")
-    tables = [_without(_table(json_object(table), without), _LATER_KEYS_OF_FEATURES) for table in features]
-    sections = {"label": _as_before(data, "label"), "split": _as_before(data, "split")}
-    return {**_as_before(values, "data"), **sections, "source": _table(json_object(data["source"]), without), "features": tables}
+    tables = [_table(json_object(table), without) for table in features]
+    return {**data, "source": _table(json_object(data["source"]), without), "features": tables}
 
 
-def _as_before(values: JsonObject, section: str) -> dict[str, JsonValue]:
-    """Return a section without the later keys that change nothing."""
-    return _without(json_object(values[section]), _LATER_KEYS[section])
-
-
-def _without(values: JsonObject, neutral: JsonObject) -> dict[str, JsonValue]:
-    return {key: value for key, value in values.items() if key not in neutral or value != neutral[key]}
+def _without(values: JsonObject, keys: frozenset[str]) -> dict[str, JsonValue]:
+    return {key: value for key, value in values.items() if key not in keys}
 
 
 def _table(table: JsonObject, without: frozenset[str]) -> dict[str, JsonValue]:
-    # The key `settings` came later: where it is empty, the work is the same as without it.
-    kept = {key: value for key, value in table.items() if key not in without and (key != "settings" or value)}
-    kept = _without(kept, _LATER_KEYS_OF_TABLES)
+    kept = _without(table, without)
     if isinstance(further := kept.get("union"), list):
         kept["union"] = [_table(json_object(each), without) for each in further]
-    if "where" in kept:
+    if kept.get("where") is not None:
         kept["where"] = json_object(kept["where"])["sql"]
     return {key: _columns(json_object(value), without) if key in ("columns", "derive") else value for key, value in kept.items()}
 
 
 def _columns(columns: JsonObject, without: frozenset[str] = frozenset()) -> dict[str, JsonValue]:
     """Leave out when a column is known: that decides whether a spec is refused, not what the rows are."""
-    kept = {name: _without(json_object(column), _LATER_KEYS_OF_COLUMNS) for name, column in columns.items()}
-    left_out = _NOT_OF_THE_CELLS | without
-    return {name: {key: value for key, value in column.items() if key not in left_out} for name, column in kept.items()}
+    return {name: _without(json_object(column), _NOT_OF_THE_CELLS | without) for name, column in columns.items()}
 
 
 _PARTS: Final[Mapping[str, Callable[[JsonObject], dict[str, JsonValue]]]] = {

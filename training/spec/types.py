@@ -16,7 +16,6 @@ from pydantic import (
     ConfigDict,
     Field,
     PlainSerializer,
-    ValidationInfo,
     WithJsonSchema,
 )
 from pydantic_core import PydanticCustomError
@@ -44,7 +43,7 @@ _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _NOT_IN_A_LINE = re.compile(f"[{CONTROLS}]")
 _NOT_IN_A_TEXT = re.compile(rf"(?![\n\t])[{CONTROLS}]")
 FROZEN: Final = "frozen"
-"""Validation context of a spec that was accepted before: rules on characters that came later do not make it unreadable."""
+"""Validation context of a spec that was accepted before: the distribution that adds a source's kind may be missing where it is read."""
 
 
 class Section(BaseModel):
@@ -187,8 +186,8 @@ def free_text_fault(text: str, pattern: re.Pattern[str] = _NOT_IN_A_TEXT) -> str
 
 
 def _printable(pattern: re.Pattern[str]) -> AfterValidator:
-    def check(value: str, info: ValidationInfo) -> str:
-        if info.context != FROZEN and (fault := free_text_fault(value, pattern)):
+    def check(value: str) -> str:
+        if fault := free_text_fault(value, pattern):
             raise refusal("field.characters", fault, hint="remove the character")
         return value
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import Field
 
 from training.spec.family import NEURAL_ONLY, FamilyDescriptor
 from training.spec.types import Section
@@ -37,12 +37,6 @@ class BoostedTreesSettings(Section):
     logarithmic link; labels must be >= 0. `log`: the squared error of log(1 + label), for labels >= 0. Absent: the squared error."""
     quantile_alpha: Annotated[float, Field(gt=0, lt=1)] | None = None
     """Of `quantile`: the share of labels that should be below the prediction."""
-
-    @model_serializer(mode="wrap")
-    def _without_later_keys(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # They came after the first models: where they are not set, the work and its fingerprint are the same as before.
-        values: dict[str, Any] = write(self)
-        return {key: value for key, value in values.items() if key not in ("objective", "quantile_alpha") or value is not None}
 
 
 DESCRIPTOR: Final = FamilyDescriptor(

@@ -73,7 +73,3 @@ def test_objective_that_does_not_fit_is_refused_by_check(task: str, settings: st
     with pytest.raises(SpecError) as caught:
         spec_for(SPEC, task, "file:///x", {SETTINGS: f"settings: {{{settings}}}"})
     assert [problem.field for problem in caught.value.problems] == [f"train.settings.{field}"]
-
-
-def test_objectives_that_are_not_set_are_in_no_fingerprint() -> None:
-    assert not {"objective", "quantile_alpha"} & set(spec_for(SPEC, "regression", "file:///x").train.settings)

@@ -152,13 +152,6 @@ def test_how_the_objective_is_measured_is_part_of_the_study(
     assert {stage for stage in ("trial", "tune", "train") if spec_part(before, stage) != spec_part(after, stage)} == stages
 
 
-def test_a_training_without_a_warm_up_of_its_own_is_the_work_that_it_was() -> None:
-    part = spec_part(parse_spec(TEXT.encode()), "train")
-    assert "warmup_steps" not in part["train"]
-    asked = parse_spec(TEXT.replace("epochs: 3", "epochs: 3\n  warmup_steps: 7").encode())
-    assert spec_part(asked, "train")["train"]["warmup_steps"] == 7
-
-
 def test_a_trigger_searches_a_space_and_an_objective_of_its_own() -> None:
     spec = spec_with(f"  trials: 4\n{R128}")
     changed, _ = apply_overrides(spec, {"tune": {"trials": 2, "objective": "mrr", "space": {"epochs": {"int": [1, 3]}}}})

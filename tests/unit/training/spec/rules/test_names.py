@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from training.errors import Problem, SpecError
-from training.spec import PipelineSpec, freeze, parse_spec
+from training.spec import PipelineSpec, parse_spec
 from training.spec.rules.names import HELPER_SUFFIXES, SHARED_DAGS
 
 Refuse = Callable[..., tuple[Problem, ...]]
@@ -80,10 +80,6 @@ def test_description_may_have_lines_and_no_direction_overrides(
 
 def test_text_of_other_scripts_is_accepted(accept: Callable[..., PipelineSpec]) -> None:
     assert accept(R, ("owner: search-relevance", "owner: מנוע חיפוש, 検索, Zürich")).owner == "מנוע חיפוש, 検索, Zürich"
-
-
-def test_spec_that_was_frozen_before_the_rule_on_characters_is_still_read(ranking: PipelineSpec) -> None:
-    assert PipelineSpec.thaw({**freeze(ranking), "owner": "two\nlines"}).owner == "two\nlines"
 
 
 @pytest.mark.parametrize(

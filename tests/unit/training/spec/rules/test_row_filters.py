@@ -85,6 +85,6 @@ def test_filters_are_part_of_what_rows_depend_on_and_reasons_are_not(tmp_path: P
     )
     assert first == second
     for stage, part in plain.items():
-        assert not {"where", "sample"} & part["data"]["source"].keys()
+        assert (part["data"]["source"]["where"], part["data"]["source"]["sample"]) == (None, None)
         assert first[stage]["data"]["source"]["where"] == "position < 5"
         assert sampled[stage]["data"]["source"]["sample"] == {"share": 0.1, "seed": 0}

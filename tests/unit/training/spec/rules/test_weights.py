@@ -49,10 +49,8 @@ def test_family_that_counts_no_weights_refuses_them(refuse: Refuse) -> None:
     assert [(problem.field, problem.code) for problem in problems] == [("train.class_weight", "field.conflict")]
 
 
-def test_weights_are_in_the_fingerprints_that_they_change_and_absent_in_no_other(accept: Accept) -> None:
+def test_weights_are_in_the_fingerprints_of_what_they_change(accept: Accept) -> None:
     plain, weighed, balanced = accept(F), accept(F, weight("distance")), accept(F, class_weight("balanced"))
-    assert "weight" not in spec_part(plain, "prepare")["data"]  # type: ignore[operator]
     assert spec_part(weighed, "prepare") != spec_part(plain, "prepare")
-    assert "class_weight" not in spec_part(plain, "train")["train"]  # type: ignore[operator]
     assert spec_part(balanced, "train") != spec_part(plain, "train")
     assert spec_part(balanced, "prepare") == spec_part(plain, "prepare")
