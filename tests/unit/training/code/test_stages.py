@@ -59,7 +59,7 @@ EVERY = set(ALL_STAGES)
         ("training/pages/validation.html", {"validate"}),
         ("training/pages/study.html", {"tune"}),
         ("training/evaluation/latency.py", {"evaluate"}),
-        ("training/database/migrations/versions/0002_ledger.py", {"ingest", "promote"}),
+        ("training/database/migrations/versions/0001_tables.py", {"ingest", "promote"}),
         ("training/data/joins.py", {"prepare", *SCORING}),
         ("training/runtime/runner.py", EVERY),
         ("training/spec/sections/data.py", EVERY),

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import re
-import uuid
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from alembic import command
-from alembic.config import Config
-from sqlalchemy import Engine, create_engine, inspect, text
+from sqlalchemy import Engine, inspect, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from tests.databases import new_database
 from tests.unit.training.registry.scenes import candidate, decide_on
 from training.database import connect
-from training.database.connect import MIGRATIONS
 from training.database.schema import DatasetVersion, LedgerDecision, ModelStanding, ModelVersion
 from training.registry.decisions import answer_request, record_candidate, roll_back, settle_canary
 from training.registry.ledger import Ledger
@@ -180,16 +175,3 @@ def test_the_page_lists_the_columns_of_each_view_and_its_queries_run(empty_datab
         assert documented == columns, view
     for query in re.findall(r"```sql\n(.*?)```", page, re.DOTALL)[0].strip().splitlines():
         read(engine, query)
-
-
-def test_a_role_that_may_read_a_view_may_read_it_after_the_upgrade(postgres: str) -> None:
-    engine, config = create_engine(new_database(postgres, f"n{uuid.uuid4().hex[:12]}")), Config()
-    config.set_main_option("script_location", str(MIGRATIONS))
-    with engine.begin() as connection:
-        config.attributes["connection"] = connection
-        command.upgrade(config, "0009")
-        connection.execute(text("GRANT SELECT ON bi_model_version TO PUBLIC"))
-        command.upgrade(config, "head")
-    granted = "SELECT COUNT(*) FROM information_schema.role_table_grants WHERE table_name = 'bi_model_version' AND grantee = 'PUBLIC'"
-    assert read(engine, granted) == [(1,)]
-    engine.dispose()
