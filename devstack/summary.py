@@ -84,7 +84,7 @@ def _remark(result: StageResult) -> str:
 def _comparison(store: Store, result: StageResult) -> list[str]:
     meta = store.manifests.get(result.artifact_uri, kind="evaluation").meta
     champion, comparison = meta["champion_metrics"], meta["comparison"]
-    naive = meta.get("naive_baseline")  # Absent in evaluations of earlier versions.
+    naive = meta.get("naive_baseline")  # Absent where no baseline is scored.
     beside = ([naive] if naive else []) + list(meta.get("named_baselines", []))
     lines = [f"{'metric':<{LABEL_WIDTH}}{'new model':>12}{'champion':>12}" + "".join(f"  {entry['name']}" for entry in beside)]
     for name, value in meta["metrics"].items():

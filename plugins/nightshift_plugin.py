@@ -10,7 +10,6 @@ from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
 
-from nightshift import deadlines, timetables
 from nightshift.airflow_ext import missing_pools, run_notes
 from nightshift.airflow_ext.deadlines import TimeOfDayDeadline
 from nightshift.airflow_ext.preloading import is_parsing_process, preload
@@ -23,8 +22,8 @@ class NightshiftPlugin(AirflowPlugin):
     """Found by Airflow in its plugins folder."""
 
     name = "nightshift"
-    timetables = [CronTimetable, timetables.Nights]  # noqa: RUF012 - Airflow reads a list
-    deadline_references = [TimeOfDayDeadline, deadlines.NotDoneBy]  # noqa: RUF012 - as above
+    timetables = [CronTimetable]  # noqa: RUF012 - Airflow reads a list
+    deadline_references = [TimeOfDayDeadline]  # noqa: RUF012 - as above
     fastapi_apps = [{"app": app, "url_prefix": "/nightshift", "name": "Nightshift"}]  # noqa: RUF012 - as above
     listeners = [run_notes, missing_pools]  # noqa: RUF012 - as above
     fastapi_root_middlewares = [{"middleware": SingleWriter, "args": [], "kwargs": {}, "name": "Nightshift: one writer"}]  # noqa: RUF012 - as above

@@ -16,7 +16,7 @@ from enum import IntEnum
 from typing import Any, Final, Self, TypeAlias, TypeVar
 
 FORMAT_VERSION: Final = 1
-"""Version of requests and results. Readers refuse a newer one and read the older ones."""
+"""Version of requests and results. Readers refuse a newer one."""
 
 MAX_RESULT_BYTES: Final = 48 * 1024
 """XCom carries URIs, digests and a few scalars, never data."""
@@ -143,18 +143,14 @@ class StageRequest:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     """What the operator looked up before the start: the source listing, the champion, the previous snapshot."""
     code_version: str = ""
-    """The code that the fingerprint stands for; empty: what acts on the world, and requests of earlier versions."""
+    """The code that the fingerprint stands for; empty: what acts on the world."""
     code_files: Mapping[str, str] = field(default_factory=dict)
     """File to SHA-256, all that the code version is made of: the process has these very files, and uses no others; empty: the version
     is the digest of an image."""
     format_version: int = FORMAT_VERSION
 
     def to_json(self) -> bytes:
-        values = dataclasses.asdict(self)
-        if not self.code_files:
-            # An image of before, pinned by its digest, knows no such field.
-            del values["code_files"]
-        return canonical_json(values)
+        return canonical_json(dataclasses.asdict(self))
 
     @classmethod
     def from_json(cls, data: bytes) -> Self:
@@ -203,7 +199,7 @@ class StageResult:
     reused_from: RunIdentity | None = None
     """Set by the task that found the result instead of making it."""
     usage: Usage | None = None
-    """None in results of earlier versions."""
+    """None: nothing was measured."""
     format_version: int = FORMAT_VERSION
 
     def to_json(self) -> bytes:
@@ -217,8 +213,6 @@ class StageResult:
     def to_xcom_unchecked(self) -> dict[str, JsonValue]:
         values = dataclasses.asdict(self)
         values["scalars"] = {name: json_number(number) for name, number in values["scalars"].items()}
-        if self.usage is None:
-            del values["usage"]
         return values
 
     def to_xcom(self) -> dict[str, JsonValue]:

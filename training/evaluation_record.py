@@ -19,7 +19,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSeriali
 from training.contracts import JsonValue, canonical_json, json_number
 from training.errors import DataError, shown
 
-FORMAT_VERSION: Final = 3
+FORMAT_VERSION: Final = 1
 """Of the files that this version writes, and the newest that it reads."""
 FILE: Final = "metrics.json"
 """Of a manifest of kind `evaluation`."""
@@ -362,7 +362,7 @@ class EvaluationRecord(Part):
 
     @classmethod
     def read(cls, data: bytes, *, where: str = FILE) -> Self:
-        """Return the record of a file of format 1, 2 or 3.
+        """Return the record of a file.
 
         Args:
             data: the file.

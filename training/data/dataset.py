@@ -1,8 +1,7 @@
 """A dataset's manifest as types: `training.data.dataset_reader` reads the rows.
 
-Format 2 has the frame in parts, `frame/00000.parquet` and so on, in the order of (event time, key), and beside each part the numbers of
-its rows by split, `splits/train-00000.npy`, counted from the part's first row. Format 1 has one part, `frame.parquet`, with
-`splits/train.npy`. Both are read here.
+The frame is in parts, `frame/00000.parquet` and so on, in the order of (event time, key). Beside each part are the numbers of its rows by
+split, `splits/train-00000.npy`, counted from the part's first row.
 """
 
 from __future__ import annotations
@@ -18,10 +17,7 @@ from training.errors import DataError, shown
 from training.store import Manifest
 from training.store.bucket import REMAKE_HINT
 
-FORMAT_VERSION: Final = 2
-FORMAT_1_FRAME: Final = "frame.parquet"
-ADDED_IN_FORMAT_2: Final = ("format", "parts", "schema")
-"""Keys of the manifest's meta."""
+FORMAT_VERSION: Final = 1
 
 
 class DescribedPart(TypedDict):
@@ -42,10 +38,9 @@ class DescribedColumn(TypedDict):
 class DatasetMeta(ShardMeta):
     """The manifest's meta."""
 
-    format: NotRequired[int]
-    """Format 1 has none."""
-    parts: NotRequired[list[DescribedPart]]
-    schema: NotRequired[list[DescribedColumn]]
+    format: int
+    parts: list[DescribedPart]
+    schema: list[DescribedColumn]
     rows: dict[str, int]
     """Of each split."""
     label: str
@@ -90,7 +85,7 @@ class Part:
 
 
 class DescribedFrame(TypedDict):
-    """What format 2 adds to the manifest's meta."""
+    """What the manifest's meta says of the frame."""
 
     format: int
     parts: list[DescribedPart]
@@ -106,12 +101,12 @@ def describe_frame(parts: Sequence[Part], columns: Sequence[Column]) -> Describe
 
 
 def meta_of(dataset: Manifest) -> DatasetMeta:
-    """Return the meta of a dataset of any format.
+    """Return the meta of a dataset.
 
     Raises:
         DataError: `dataset.newer`, `dataset.damaged`.
     """
-    version = dataset.meta.get("format", 1)
+    version = dataset.meta.get("format")
     if type(version) is not int or version < 1:
         message = f"dataset {dataset.digest}: meta.format: required an integer >= 1, found {shown(version)}"
         raise DataError("dataset.damaged", message, hint=REMAKE_HINT)
@@ -123,34 +118,30 @@ def meta_of(dataset: Manifest) -> DatasetMeta:
 
 
 def parts_of(dataset: Manifest) -> tuple[Part, ...]:
-    """Return the parts of a dataset of any format, in order.
+    """Return the parts of a dataset, in order.
 
     Raises:
         DataError: `dataset.newer`.
     """
-    meta = meta_of(dataset)
-    if "parts" not in meta:
-        files = {split: f"splits/{split}.npy" for split in meta["rows"]}
-        return (Part(name=FORMAT_1_FRAME, rows=sum(meta["rows"].values()), splits=meta["rows"], number_files=files),)
-    return tuple(Part.numbered(number, rows=part["rows"], splits=part["splits"]) for number, part in enumerate(meta["parts"]))
+    parts = meta_of(dataset)["parts"]
+    return tuple(Part.numbered(number, rows=part["rows"], splits=part["splits"]) for number, part in enumerate(parts))
 
 
-def columns_of(dataset: Manifest) -> tuple[Column, ...] | None:
-    """Return the columns of the frame; None for format 1, whose manifest does not name them."""
-    meta = meta_of(dataset)
-    return tuple(Column(**column) for column in meta["schema"]) if "schema" in meta else None
+def columns_of(dataset: Manifest) -> tuple[Column, ...]:
+    """Return the columns of the frame."""
+    return tuple(Column(**column) for column in meta_of(dataset)["schema"])
 
 
 def sample_order_digest(dataset: Manifest) -> str:
     """Return the digest that the order of samples follows.
 
-    Of a dataset in one part it is the digest of the same dataset in format 1: a model that is trained on the same rows has the same
-    weights, whichever format they are stored in.
+    Of a dataset in one part it is that of the frame and its splits without the description of the parts: a change of how a frame is
+    described changes no weights.
     """
     parts = parts_of(dataset)
-    if "format" not in dataset.meta or len(parts) > 1:
+    if len(parts) > 1:
         return dataset.digest
-    names = {parts[0].name: FORMAT_1_FRAME, **{name: f"splits/{split}.npy" for split, name in parts[0].number_files.items()}}
+    names = {parts[0].name: "frame.parquet", **{name: f"splits/{split}.npy" for split, name in parts[0].number_files.items()}}
     files = {names.get(name, name): entry for name, entry in dataset.files.items()}
-    meta = {name: value for name, value in dataset.meta.items() if name not in ADDED_IN_FORMAT_2}
+    meta = {name: value for name, value in dataset.meta.items() if name not in DescribedFrame.__annotations__}
     return Manifest(kind=dataset.kind, files=files, meta=meta, format_version=dataset.format_version).digest

@@ -1,4 +1,4 @@
-"""The rows of a dataset, read part by part: whole columns, the rows of a split, or chosen rows. Formats 1 and 2."""
+"""The rows of a dataset, read part by part: whole columns, the rows of a split, or chosen rows."""
 
 from __future__ import annotations
 
@@ -31,8 +31,7 @@ class DatasetReader:
             DataError: an object is missing or altered; `dataset.newer`.
         """
         self.parts = parts_of(dataset)
-        columns = columns_of(dataset)
-        self._nulls = None if columns is None else {column.name: column.nulls for column in columns}
+        self._nulls = {column.name: column.nulls for column in columns_of(dataset)}
         self._types: dict[str, str | None] = {}
         names = [name for part in self.parts for name in (part.name, *part.number_files.values())]
         self._folder = store.manifests.fetch(dataset, folder, names)
@@ -50,7 +49,7 @@ class DatasetReader:
         changing = set(names_of_changing_types(self.schema))
         for name in changing.intersection(names) - self._types.keys():
             kind = self.schema.field(name).type
-            if self._nulls is not None and (not self._nulls[name] or narrow_type(kind) is not None):
+            if not self._nulls[name] or narrow_type(kind) is not None:
                 self._types[name] = narrow_type(kind) if self._nulls[name] else None
             else:
                 self._types[name] = nullable_type(kind, self.column_batches(name))

@@ -86,7 +86,7 @@ def as_declared(values: pa.Array | pa.ChunkedArray, type_: str | None, name: str
 
     Args:
         values: as pandas has them.
-        type_: the YAML's; None: a file of an earlier version has none.
+        type_: the YAML's; None: it is not a number.
 
     Raises:
         DataError: `schema.type`, a value is not of the type; `transform.precision`, an integer from 2**53 came as float64.

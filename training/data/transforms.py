@@ -27,7 +27,7 @@ from training.data.frames import pandas_column
 from training.data.shard_format import CellType
 from training.data.target_encoding import TargetEncode, TargetFit, TargetRows
 from training.data.text_grams import TextFit, TextGrams
-from training.data.transforms_file import FORMAT_VERSION, column_of, format_version, malformed, raw_columns, read_transforms
+from training.data.transforms_file import FORMAT_VERSION, column_of, malformed, raw_columns, read_transforms
 from training.data.value_numbers import QUERY_BYTES
 from training.errors import DataError, shown
 from training.sql.expressions import hardened
@@ -269,11 +269,9 @@ class FittedTransforms:
             for f in self._features
         ]
         derived = [dataclasses.asdict(column) for column in self.derived]
-        versions = [format_version(f.encoder.kind, f.encoder.parameters()) for f in self._features]
         types = {"derive_types": self._types} if self._types else {}
-        version = max([*versions, FORMAT_VERSION if types else 1])
         return canonical_json(
-            {"format_version": version, "derive": derived, "derive_from": sorted(self._derive_from), **types, "features": features}
+            {"format_version": FORMAT_VERSION, "derive": derived, "derive_from": sorted(self._derive_from), **types, "features": features}
         )
 
     @classmethod

@@ -9,9 +9,7 @@ from typing import Final, NotRequired, TypedDict
 from training.contracts import JsonObject
 from training.errors import DataError
 
-FORMAT_VERSION: Final = 2
-"""Format 2 has transforms and types that format 1 does not know; a file without one of them is written in format 1, as it was."""
-_OF_FORMAT_1: Final = frozenset({"number", "standard", "log", "category", "hash", "bucket", "identity"})
+FORMAT_VERSION: Final = 1
 
 
 class DerivedEntry(TypedDict):
@@ -31,7 +29,7 @@ class FeatureEntry(TypedDict):
     """Of the transform's class."""
     serve_as: float | str | None
     column: NotRequired[str]
-    """That it is made of, where that is not its name (format 2)."""
+    """That it is made of, where that is not its name."""
 
 
 class TransformsFile(TypedDict):
@@ -41,7 +39,7 @@ class TransformsFile(TypedDict):
     derive: list[DerivedEntry]
     derive_from: list[str]
     derive_types: NotRequired[dict[str, str]]
-    """Types of the numbers in `derive_from`, by the YAML's names (format 2)."""
+    """Types of the numbers in `derive_from`, by the YAML's names."""
     features: list[FeatureEntry]
 
 
@@ -61,11 +59,6 @@ def read_transforms(data: bytes) -> TransformsFile:
         message = f"transforms.json has format {version}, this version reads up to {FORMAT_VERSION}"
         raise DataError("transforms.newer", message, hint="upgrade Nightshift")
     return values
-
-
-def format_version(transform: str, parameters: JsonObject) -> int:
-    """Return the oldest format that can say a transform."""
-    return 1 if transform in _OF_FORMAT_1 and not {"pooled", "exact"} & set(parameters) else FORMAT_VERSION
 
 
 def column_of(entry: FeatureEntry) -> str:

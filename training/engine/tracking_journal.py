@@ -123,9 +123,7 @@ class RunJournal:
     def files(self) -> list[str]:
         """Return the keys of what MLflow has not got, points first, by attempt."""
         keys = [entry.key for entry in self.bucket.list(self._folder)]
-        # Written by earlier versions, next to the address's result.
-        older = f"{self.key}/tracking-pending.jsonl"
-        return [older] * self.bucket.exists(older) + sorted(keys, key=lambda key: (key.endswith("-end.json"), key))
+        return sorted(keys, key=lambda key: (key.endswith("-end.json"), key))
 
     def points(self, key: str) -> list[Point]:
         """Return the points of a file; a line that a power loss or a person has damaged is left out, with a warning."""
@@ -242,7 +240,7 @@ def tracked_run(bucket: Bucket, parameters: JsonObject) -> str | None:
     None where MLflow answers that it has no such run, or that a user deleted it: the work of the caller does without.
 
     Args:
-        parameters: `training_uri`, the training's address; requests of earlier versions have only what the training knew, `mlflow_run_id`.
+        parameters: `training_uri`, the training's address, and `mlflow_run_id`, which the training knew; neither: there is no training.
     """
     known, training_uri = (None if (value := parameters.get(key)) is None else str(value) for key in ("mlflow_run_id", "training_uri"))
     run_id = known if training_uri is None else deliver_if_reachable(RunJournal(bucket, bucket.key(training_uri))) or known

@@ -31,8 +31,8 @@ class ModelFacts(TypedDict):
     """Of its family."""
     code_version: str
     environment: Mapping[str, str]
-    device: NotRequired[str]
-    """Models of earlier versions have none."""
+    device: str
+    """That it was trained on."""
     classes: NotRequired[list[str]]
     """Names in the order of their numbers, where they have names."""
 

@@ -116,7 +116,7 @@ def _canary(record: EvaluationRecord, rules: Evaluate) -> Iterator[Reason]:
     if has_weights_of(record, canary):
         yield _same_weights("canary", "canary", canary, "it stays canary")
         return
-    yield significance(record, record.canary_comparison, "canary", f"the canary, version {canary.version},", rules)
+    yield significance(record.canary_comparison, "canary", f"the canary, version {canary.version},", rules)
 
 
 def _place(entry: Slice) -> str:

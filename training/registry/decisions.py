@@ -118,20 +118,6 @@ def answer_request(ledger: Ledger, request: Entry, outcome: str, *, by: str, wor
     return ledger.record(_stale(request, entry, ledger.standing(request.model)))
 
 
-def end_if_stale(ledger: Ledger, request: Entry) -> Entry | None:
-    """End an open request that an approval could not follow any more, and return the row; None where it can still be approved.
-
-    Ledgers of earlier versions may have such requests. Now every move ends what is open, and a decision on an older
-    standing makes no request.
-    """
-    now = ledger.standing(request.model)
-    if now.revision == int(request.evidence["revision"]):
-        return None
-    evidence = {**request.evidence, "request": request.key}
-    entry = replace(request, decided_by="nobody", request_key=request.key, evidence=evidence)
-    return ledger.record(_stale(request, entry, now))
-
-
 def _stale(request: Entry, entry: Entry, now: ModelAliases) -> Entry:
     """Return `entry` as the end of a request that was measured against an older standing."""
     measured = (request.evidence.get("champion") or {}).get("weights_digest", "none")

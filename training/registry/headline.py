@@ -51,10 +51,7 @@ def _grounds(reasons: Sequence[ReasonJson]) -> list[str]:
 
 
 def comparison_line(reasons: Sequence[ReasonJson]) -> str:
-    """Return the gain over the champion with its interval and what is required; empty where nothing was compared.
-
-    Reasons of earlier versions do not name the metric: they have no such line.
-    """
+    """Return the gain over the champion with its interval and what is required; empty where nothing was compared."""
     by_gate = {reason["gate"]: reason for reason in reasons}
     improvement, significance = by_gate.get("improvement"), by_gate.get("significance")
     numbers = {} if improvement is None else improvement.get("numbers", {})

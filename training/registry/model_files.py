@@ -80,7 +80,7 @@ def check_files(folder: Path, *, digest: str | None, below: str = "") -> None:
         raise DataError("model.digest", message, hint="python -m training.registry MODEL shows it")
     if not has_list(folder):
         message = f"the model has no {LIST_NAME}: none of its files can be checked"
-        raise DataError("model.unlisted", message, hint="it was registered by an earlier version, or was replaced")
+        raise DataError("model.unlisted", message, hint="the model was replaced, or Nightshift did not register it")
     if (size := (folder / LIST_NAME).stat().st_size) > MAX_LIST_BYTES:
         raise DataError("model.altered", f"{LIST_NAME} has {size} bytes (limit {MAX_LIST_BYTES})", hint="the model was replaced")
     data = (folder / LIST_NAME).read_bytes()

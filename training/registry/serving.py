@@ -23,8 +23,7 @@ def load_verified(uri: str, *, digest: str) -> PyFuncModel:
 
     MLflow's own `load_model` imports code that is part of the model, so a user who can write to the registry or to its artifacts runs code
     where the model is loaded. Here every file is compared with its digest before anything of the model is imported. Then the model's own
-    code scores, as it was registered. A model of an earlier version has its code under the name `training`; if this process has imported
-    another `training` package, that one scores, and should be of the version that made the model.
+    code scores, as it was registered.
 
     Args:
         uri: as MLflow takes it, `models:/flight_delay@champion` or `models:/flight_delay/7`; or a folder that was downloaded.

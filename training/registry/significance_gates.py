@@ -14,51 +14,47 @@ from training.registry.reasons import Reason, missing
 from training.spec.sections.evaluation import Evaluate
 from training.spec.types import duration_text
 
-BLOCKS_SINCE: Final = 3
-"""Format of `metrics.json` from which on a comparison has an interval by blocks; older ones are judged by the interval that they have."""
-REQUIRED_BLOCKS: Final = 8
-"""Of a canary's alarm, where its record is older than the field."""
 NAMED_OF_BLOCKS: Final = ("clusters", "columns", "num_clusters", "num_blocks", "block_seconds", "lag1", "too_few_blocks", "bounded")
 """Keys of the interval by blocks that a reason repeats."""
 CLUSTERS: Final = {"time": "blocks of time", "entity": "entities", "group": "groups"}
 
 
-def significance(record: EvaluationRecord, comparison: Comparison | None, gate: str, rival: str, rules: Evaluate) -> Reason:
-    """Judge the lower end of the wider interval of the gain over `rival`; `comparison` is one of the record's."""
+def significance(comparison: Comparison | None, gate: str, rival: str, rules: Evaluate) -> Reason:
+    """Judge the lower end of the wider interval of the gain over `rival`."""
     comparison = comparison or Comparison()
     blocks = None if comparison.blocks is None or not comparison.blocks.model_fields_set else comparison.blocks
-    if record.format_version is not None and record.format_version >= BLOCKS_SINCE and blocks is None:
+    if blocks is None:
         return missing(gate, f"the interval by blocks of the gain over {rival}")
     share = f"{100 * rules.confidence:.4g} %"
-    if blocks is not None and blocks.bounded is False:
+    if blocks.bounded is False:
         hint = _remedy(blocks)
         words = f"the {share} interval of the gain over {rival} is unbounded, {_too_few(blocks)}: what helps is {hint}"
         return Reason(gate=gate, passed=False, severity=rules.severity_of(gate), words=words, numbers=_numbers(comparison, rules))
     low, high = finite(comparison.low), finite(comparison.high)
     if low is None or high is None:
         return missing(gate, f"the interval of the gain over {rival}")
-    how = f" {_how(comparison, blocks)}" if blocks else ""
-    words = f"{share} interval of the gain over {rival} [{change(low)}, {change(high)}]{how}, lower end > 0 required"
+    ends, how = f"[{change(low)}, {change(high)}]", _how(comparison, blocks)
+    words = f"{share} interval of the gain over {rival} {ends} {how}, lower end > 0 required"
     return Reason(gate=gate, passed=low > 0, severity=rules.severity_of(gate), words=words, numbers=_numbers(comparison, rules))
 
 
 def _over_champion(record: EvaluationRecord, rules: Evaluate) -> Iterator[Reason]:
-    yield significance(record, record.comparison, "significance", "the champion", rules)
+    yield significance(record.comparison, "significance", "the champion", rules)
 
 
 def canary_alarm(record: EvaluationRecord, rules: Evaluate) -> Iterator[Reason]:
-    """Judge a canary's alarm; nothing where too few blocks are complete, or the evaluation is older than the alarm."""
+    """Judge a canary's alarm; nothing where too few blocks are complete."""
     alarm = record.alarm
     if alarm is None or alarm.is_worse is None:
         return
     evidence, required = finite(alarm.e_value), finite(alarm.required)
     if evidence is None or required is None:
         return
-    num_blocks, required_blocks = alarm.num_blocks, alarm.required_blocks or REQUIRED_BLOCKS
+    num_blocks, required_blocks = alarm.num_blocks or 0, alarm.required_blocks or 0
     of = _alarm_blocks(alarm)
     side = "worse" if (finite(alarm.mean) or 0.0) < 0 else "better"
     words = f"evidence that the canary is {side}: e-value {evidence:.4g} by {of}, {required:.4g} required for an alarm"
-    if (num_blocks or 0) < required_blocks:
+    if num_blocks < required_blocks:
         few = f"{of}, at least {required_blocks} required"
         words = f"no alarm by significance can be raised yet: {few}; promote.canary.tolerance decides at the end"
     numbers: dict[str, JsonValue] = {

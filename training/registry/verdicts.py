@@ -10,7 +10,7 @@ _VERDICTS: Final = {"warn": "warn", "approve": "ask"}
 
 
 class ReasonJson(TypedDict, total=False):
-    """A gate's reason. Rows of earlier versions may lack severity and numbers."""
+    """A gate's reason. What is no gate, as a person's answer, has neither severity nor numbers."""
 
     gate: str
     passed: bool

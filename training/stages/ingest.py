@@ -101,7 +101,7 @@ def _outcome(context: StageContext, uri: str, manifest: Manifest, version: str) 
 
 
 def _split_facts(spec: PipelineSpec) -> JsonObject:
-    """Return the split as the snapshot records it; later keys only where they are set, so that other snapshots stay what they were."""
+    """Return the split as the snapshot records it: its kind, and what differs from the defaults."""
     split: JsonObject = spec.data.split.model_dump(mode="json")
     return {key: value for key, value in split.items() if key == "by" or value != type(spec.data.split).model_fields[key].default}
 

@@ -27,7 +27,7 @@ from training.models.base import FitContext, FitResult, load_family
 from training.models.predictor import FORMAT_VERSION
 from training.runtime import preemption
 from training.runtime.lazy_imports import lean_imports
-from training.runtime.provenance import environment, source_version
+from training.runtime.provenance import environment
 from training.runtime.runner import Outcome, StageContext, main
 from training.spec import PipelineSpec
 from training.spec.carried_code import check_own_class
@@ -252,7 +252,6 @@ def _store(
             "rows": rows,
             "rows_per_second": round(rows / max(seconds, 1e-9)),
             "world_size": context.world_size,
-            # Only where the spec asks for one: results of before have none.
             **({} if context.spec.train.parallel is None else {"layout": layout.words()}),
             **({} if context.spec.train.from_checkpoint is None else {"resumed_from": context.spec.train.from_checkpoint}),
             "device": gang.device.type,
@@ -310,7 +309,7 @@ def _facts(context: StageContext, dataset: Manifest, gang: Gang | Alone, result:
         "family": context.spec.train.model,
         "task": context.spec.evaluate.task,
         "architecture": dict(result.architecture),
-        "code_version": code_version_of(context),
+        "code_version": context.request.code_version,
         "environment": environment(() if family is None else family.libraries),
         "device": device_words(gang.device),
         **_classes(dataset),
@@ -327,14 +326,9 @@ def tags_of(context: StageContext, dataset: Manifest, gang: Gang | Alone) -> dic
     return {
         "nightshift.dataset": dataset.digest,
         "nightshift.snapshot": str(context.request.parameters.get("snapshot_digest", dataset.meta["snapshot"])),
-        "nightshift.code_version": code_version_of(context),
+        "nightshift.code_version": context.request.code_version,
         "nightshift.device": device_words(gang.device),
     }
-
-
-def code_version_of(context: StageContext) -> str:
-    """Return the code that the work is named after; a request of an earlier version has none, and means the code that runs."""
-    return context.request.code_version or source_version()
 
 
 def parameters_as_made(spec: PipelineSpec) -> dict[str, JsonValue]:

@@ -19,8 +19,6 @@ from training.store.addresses import StoreUri
 from training.store.bucket import Listed
 from training.store.checkpoint_entries import standing
 
-DEFAULT_KEEP: Final = 3
-"""Checkpoints of a training whose journal does not say how many it keeps."""
 HINT: Final = "restore it from a backup, or delete it if it is not needed; until then nothing is deleted"
 NO_RECORD: Final = ("heartbeat.json", "tracking.json")
 """JSON files of an address that reference nothing."""
@@ -280,8 +278,7 @@ def kept_checkpoints(journal: Iterable[Any]) -> list[str]:
     if not made:
         return []
     last = made[-1]
-    keep = last.get("keep", DEFAULT_KEEP)
-    best_epoch = last.get("best_epoch")
+    keep, best_epoch = last["keep"], last.get("best_epoch")
     best = [payload for payload in made if best_epoch is not None and payload.get("epoch") == best_epoch][:1]
     # Those after the last comparison of the replicas may be withdrawn, all of them.
     compared = [payload for payload in made if payload.get("step", 0) <= last.get("compared_step", -1)][-1:]

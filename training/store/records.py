@@ -1,8 +1,7 @@
 """Records: small JSON documents at a fixed key (revisions of refs, journal entries, results, requests) that show damage.
 
 A record carries `_record: {version, digest}`; the digest is of its key and its value, so the content of another record is refused, too.
-Its bytes are the canonical JSON of both and a newline: the only encoding, so any other bytes are damage. Records of earlier versions
-have neither mark nor newline, and stay readable; of those, only what is not JSON or has the wrong fields is found.
+Its bytes are the canonical JSON of both and a newline: the only encoding, so any other bytes are damage.
 """
 
 from __future__ import annotations
@@ -48,10 +47,6 @@ def decode(key: str, data: bytes, *, uri: str, hint: str) -> Any:
     with readable(uri, hint=hint):
         parsed = json.loads(data.decode("utf-8"), parse_constant=_refuse_constant)
         mark = parsed.get(MARK) if isinstance(parsed, dict) else None
-        if mark is None and not data.endswith(b"\n"):
-            if not isinstance(parsed, dict | str | bool):
-                raise ValueError(f"no record holds a bare {type(parsed).__name__}")
-            return parsed
         if not isinstance(mark, dict):
             raise ValueError("it has no digest")
         _refuse_newer(uri, mark.get("version"), VERSION)

@@ -58,21 +58,6 @@ def on_dag_run_failed(dag_run: DagRun, msg: str) -> None:
     _note(dag_run, is_failed=True)
 
 
-def outcome_line(scalars: Mapping[str, Any]) -> str:
-    """Return a decision in one line.
-
-    Args:
-        scalars: of the result of a task that decides; results of earlier versions have no `headline`.
-    """
-    if scalars.get("headline"):
-        return str(scalars["headline"])
-    version = scalars.get("semantic_version") or scalars.get("version")
-    about = f"version {version} of {scalars.get('model')}" if version else str(scalars.get("model"))
-    decision = str(scalars.get("action") if scalars.get("action") not in (None, "recorded") else scalars.get("decision"))
-    reasons = str(scalars.get("reasons") or "")
-    return f"{decision.replace('_', ' ')}: {about}" + (f"; {reasons}" if reasons else "")
-
-
 def housekeeping_line(returned: Mapping[str, Any]) -> str:
     """Return what a run of housekeeping did in one line.
 
@@ -191,7 +176,7 @@ def _decision(session: Session, dag_run: DagRun) -> str:
     decided = next((value for task_id in DECIDES if isinstance(value := _returned(session, dag_run, task_id, RETURN_VALUE), Mapping)), {})
     scalars = decided.get("scalars")
     if isinstance(scalars, Mapping):
-        return outcome_line(scalars)
+        return str(scalars["headline"])
     # A canary's run that found no canary ends well, without a decision.
     why = _returned(session, dag_run, RESOLVE, FAILURE)
     return f"nothing to do: {why}" if isinstance(why, str) else ""

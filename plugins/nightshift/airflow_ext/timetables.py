@@ -47,10 +47,10 @@ class CronTimetable(CronTriggerTimetable):
 
     @classmethod
     def deserialize(cls, data: dict[str, JsonValue]) -> Timetable:
-        """Return the stored timetable; those stored before holds have no pipeline."""
+        """Return the stored timetable."""
         stored = super().deserialize(data)
         if isinstance(stored, cls):
-            stored._pipeline = str(data.get("pipeline", ""))
+            stored._pipeline = str(data["pipeline"])
         return stored
 
     def serialize(self) -> dict[str, JsonValue]:

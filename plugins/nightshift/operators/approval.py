@@ -104,7 +104,7 @@ class AskOperator(HITLOperator):
         ledger = _ledger()
         request = request_of(context, ledger, self.spec)
         until = request.decided_at + self.spec.promote.approve_within
-        if _said_ended(self, ledger, request) or _ended_as_stale(self, ledger, request):
+        if _said_ended(self, ledger, request):
             return None
         if (noted := noted_answer(context, request)) is not None:
             self.log.info("an earlier try received an answer and ended before it was recorded; it counts")
@@ -351,15 +351,6 @@ def request_of(context: Context, ledger: Ledger, spec: PipelineSpec) -> Entry:
 
 def _said_ended(task: Any, ledger: Ledger, request: Entry) -> bool:
     ending = ledger.ending_of(request.model, request.key)
-    if ending is not None:
-        _told(task, ending)
-    return ending is not None
-
-
-def _ended_as_stale(task: Any, ledger: Ledger, request: Entry) -> bool:
-    from training.registry.decisions import end_if_stale
-
-    ending = end_if_stale(ledger, request)
     if ending is not None:
         _told(task, ending)
     return ending is not None

@@ -229,12 +229,10 @@ def _evaluation(
         name: None if rival is None else {"weights": rival["weights_digest"], "revision": rival["revision"]}
         for name, rival in rivals.items()
     }
-    # Without a canary as before there were any: what is done stays done.
-    covered_rivals = against if against["canary"] else {"champion": against["champion"]}
     parameters = {**parameters, **rivals}
     others = families_of(store, parameters) - {spec.train.model}
     code = code_of(spec, "evaluate", settings, families=others) if others else own
-    key = fingerprint("evaluate", spec_part=part, code_version=code.version, inputs={**covered, **covered_rivals}, nonce=nonce)
+    key = fingerprint("evaluate", spec_part=part, code_version=code.version, inputs={**covered, **against}, nonce=nonce)
     inputs = {name: result.artifact_uri for name, result in results.items()}
     return Work(fingerprint=key, inputs=inputs, parameters=parameters, code_version=code.version, code_files=code.files)
 

@@ -91,7 +91,7 @@ def of_run(store: Store, pipeline: str, run_id: str) -> Subject:
             committed = address.result()
             spec_uri = spec_uri or ("" if committed is None else address.request(committed.attempt_id).spec_uri)
         except DataError:
-            # Deleted by retention, or of an earlier format: the side has nothing to show there.
+            # Deleted by retention: the side has nothing to show there.
             continue
         if committed is not None:
             kept[stage] = replace(committed, reused_from=named.reused_from)

@@ -74,7 +74,7 @@ def test_damaged_file_is_an_error_that_names_it(tmp_path: Path, text: str) -> No
 
 
 @pytest.mark.parametrize("value", ["somewhere", "//host/share", "/a\nb", "", "/"])
-def test_value_that_names_no_data_is_left_out_as_earlier_versions_noted_such(tmp_path: Path, value: str) -> None:
+def test_value_that_names_no_data_is_left_out(tmp_path: Path, value: str) -> None:
     (tmp_path / "sources.json").write_text(json.dumps({"BASE_URI": value, "SHOP_URI": "/shop"}))
 
     assert places_of(settings_of(tmp_path), {}) == {"SHOP_URI": "/shop"}

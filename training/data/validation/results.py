@@ -136,8 +136,7 @@ def listed(names: Sequence[object], *, limit: int = 3) -> str:
 
 
 def _json(check: CheckResult) -> JsonObject:
-    # Without `asks` where nobody is asked: the files are as before there was the key.
-    return {name: value for name, value in asdict(check).items() if name != "asks" or value}
+    return asdict(check)
 
 
 def _rounded(value: Any) -> Any:

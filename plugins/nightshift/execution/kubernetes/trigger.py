@@ -55,8 +55,7 @@ class WatchLaunch(BaseTrigger):
         """Watch launch `number`, the `kind` (Pod or Job) of that name; `limits` as of `Limits`.
 
         Args:
-            metrics: `<pipeline>/<journal>` that the launch writes, of which SQL clients get the points meanwhile; None: it writes none,
-                or an earlier release serialised the trigger.
+            metrics: `<pipeline>/<journal>` that the launch writes, of which SQL clients get the points meanwhile; None: it writes none.
         """
         super().__init__()  # type: ignore[no-untyped-call]
         self.number = number

@@ -25,13 +25,6 @@ from training.runtime.provenance import CHECKOUT
 from training.spec import parse_spec
 
 APPROVALS = "search_ranking.approval"
-DECIDED = {
-    "decision": "rejected",
-    "action": "recorded",
-    "model": "search_ranking",
-    "version": "7",
-    "reasons": "NDCG@10 +0.1 %,\nrequired > 0.5 %",
-}
 
 
 @pytest.fixture
@@ -77,22 +70,16 @@ def answered(session: Session, line: str, *, asked_by: str) -> DagRun:
     return run
 
 
-def test_a_run_that_decided_has_the_decision_and_its_reasons_in_one_line(session: Session) -> None:
-    result = {"promote": ("return_value", {"scalars": DECIDED})}
-    run = ended(session, DagRunState.SUCCESS, result, dag_id="search_ranking")
-    assert run.note == "rejected: version 7 of search_ranking; NDCG@10 +0.1 %, required > 0.5 %"
-
-
 def test_the_headline_of_a_decision_is_the_note(session: Session) -> None:
     line = "rejected: ndcg@10 +0.1 % [-0.8 %, +1.0 %], required > 0.5 %; version 7 of search_ranking"
-    result = {"promote": ("return_value", {"scalars": {**DECIDED, "headline": line}})}
+    result = {"promote": ("return_value", {"scalars": {"headline": line}})}
     run = ended(session, DagRunState.SUCCESS, result, dag_id="search_ranking")
     assert run.note == line
 
 
 @pytest.mark.parametrize("by_a_person", [False, True])
 def test_an_answer_is_in_the_note_of_the_run_that_asked_unless_that_is_a_persons(approvals: Session, by_a_person: bool) -> None:
-    asked = {"promote": ("return_value", {"scalars": {**DECIDED, "headline": "needs approval: version 7 of search_ranking"}})}
+    asked = {"promote": ("return_value", {"scalars": {"headline": "needs approval: version 7 of search_ranking"}})}
     run = ended(approvals, DagRunState.SUCCESS, asked, dag_id="search_ranking")
     if by_a_person:
         run.dag_run_note.user_id = "eve"
@@ -146,11 +133,6 @@ def test_a_run_of_housekeeping_names_what_was_done_and_nothing_else() -> None:
     assert run_notes.housekeeping_line(done) == line
     nothing = {"collect": {"kept": 5, "deleted": 0}, "clean": 0}
     assert run_notes.housekeeping_line({}) == run_notes.housekeeping_line(nothing) == "nothing to do"
-
-
-def test_what_moved_is_the_outcome() -> None:
-    moved = {**DECIDED, "decision": "accepted", "action": "canary_ended", "semantic_version": "1.2.0", "reasons": ""}
-    assert run_notes.outcome_line(moved) == "canary ended: version 1.2.0 of search_ranking"
 
 
 def test_a_canarys_run_without_a_canary_says_that_there_was_nothing_to_do(session: Session) -> None:

@@ -121,9 +121,3 @@ def test_held_pipeline_starts_nothing_by_schedule_and_a_backfill_has_its_slots(
         assert coming(stored, restriction) is None
         assert coming(CronTimetable("0 2 * * *", timezone="UTC", pipeline="other"), restriction) == TODAY
         assert coming(stored, restriction._replace(catchup=True)) == "2026-01-31T02:00:00+00:00"
-
-
-def test_timetable_stored_before_holds_can_be_read() -> None:
-    stored = CronTimetable("0 2 * * *", timezone="Europe/Berlin", pipeline="ranking").serialize()
-    del stored["pipeline"]
-    assert CronTimetable.deserialize(stored).serialize()["pipeline"] == ""

@@ -1,7 +1,6 @@
 """The one page that the plugin serves."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from airflow.api_fastapi.app import create_auth_manager, get_auth_manager
@@ -11,12 +10,11 @@ from fastapi.testclient import TestClient
 
 from nightshift.api.application import app
 from nightshift.api.reports import router
-from nightshift.settings import Settings
 from training.errors import UnavailableError
 from training.store import Store
 from training.store.bucket import Bucket, Listed
 from training.store.objects import Objects
-from training.store.reports import add_report, has_report
+from training.store.reports import add_report
 
 
 def published(store: Store, page: bytes, pipeline: str = "search_ranking") -> str:
@@ -117,37 +115,6 @@ def test_the_dags_beside_a_pipeline_show_its_reports(client: TestClient, ada: di
 
 def test_a_page_of_the_store_that_no_pipeline_published_is_not_there(client: TestClient, ada: dict[str, str], store: Store) -> None:
     assert client.get(f"/reports/search_ranking/{store.objects.put_bytes(PAGE)}", headers=ada).status_code == 404
-
-
-def test_a_report_of_an_earlier_version_is_found_by_the_refs_of_its_run(client: TestClient, ada: dict[str, str], store: Store) -> None:
-    digest = store.objects.put_bytes(PAGE)
-    store.run_ref("search_ranking", "night-2026-02-01", "reports/evaluation").move(store.objects.uri(digest), expected=0)
-    assert not has_report(store, "flight_delay", digest)
-    assert client.get(f"/reports/search_ranking/{digest}", headers=ada).status_code == 200
-    assert client.get(f"/reports/flight_delay/{digest}", headers=ada).status_code == 404
-
-
-def test_a_pipelines_first_new_report_indexes_those_of_earlier_versions(client: TestClient, ada: dict[str, str], store: Store) -> None:
-    digest = store.objects.put_bytes(PAGE)
-    store.run_ref("search_ranking", "night-2026-02-01", "reports/evaluation").move(store.objects.uri(digest), expected=0)
-    add_report(store, "search_ranking", "1" * 64)
-    # What is looked for later costs no listing of all runs.
-    assert store.ref(f"reports/search_ranking/{digest}").read() is not None
-    assert store.ref("reports/search_ranking/indexed").read() is not None
-    assert client.get(f"/reports/search_ranking/{digest}", headers=ada).status_code == 200
-
-
-def test_an_old_report_whose_record_is_damaged_is_left_out_and_fails_no_later_night(store: Store, settings: Settings) -> None:
-    for night in ("night-2026-02-01", "night-2026-02-02"):
-        digest = store.objects.put_bytes(night.encode())
-        store.run_ref("search_ranking", night, "reports/evaluation").move(store.objects.uri(digest), expected=0)
-    (damaged,) = Path(settings.store_uri.removeprefix("file://")).rglob("night-2026-02-01/reports/evaluation/*.json")
-    damaged.write_bytes(b"")
-
-    add_report(store, "search_ranking", "1" * 64)
-
-    assert store.ref(f"reports/search_ranking/{digest}").read() is not None
-    assert store.ref(f"reports/search_ranking/{'1' * 64}").read() is not None
 
 
 @pytest.mark.parametrize("dag_id", ["search_ranking", "no_such_dag", "search_ranking.canary"])

@@ -283,21 +283,6 @@ def test_an_airflow_whose_only_user_started_the_run_says_so_at_once(
     assert asked == []
 
 
-def test_a_request_that_no_approval_can_follow_is_ended_and_not_asked(
-    ledger: Ledger, asked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    request = request_for(ledger, 1)
-    # As ledgers of earlier versions have it: the standing moved, and the request stayed open.
-    with monkeypatch.context() as patch:
-        patch.setattr("training.registry.ledger._supersede", lambda *_: None)
-        request_for(ledger, 2, outcome="accepted")
-    ask(spec_with())._ask(context(key=request.key))
-    assert asked == []
-    ending = ledger.ending_of(MODEL, request.key)
-    assert ending is not None
-    assert ending.outcome == "stale"
-
-
 class NextWeek(datetime):
     """The clock after the time of `approve_within`."""
 

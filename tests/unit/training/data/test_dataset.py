@@ -1,8 +1,7 @@
-"""Dataset format 2: parts of bounded size, read one by one as the whole frame would be; format 1 is read the same way."""
+"""Datasets: parts of bounded size, read one by one as the whole frame would be."""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -11,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from training.contracts import canonical_json
@@ -52,23 +50,9 @@ def written(store: Store, folder: Path, batch_rows: int) -> Manifest:
     return store.manifests.put_files("dataset", writer.files, {**META, **describe_frame(writer.parts, writer.columns)})[1]
 
 
-def format_1(store: Store, folder: Path) -> Manifest:
-    """Write the rows as the version before did."""
-    folder.mkdir()
-    pq.write_table(TABLE, folder / "frame.parquet", compression="zstd", row_group_size=65_536, write_page_checksum=True)
-    files: dict[str, Path | bytes] = {"frame.parquet": folder / "frame.parquet"}
-    for name, numbers in ROWS.items():
-        stream = io.BytesIO()
-        np.save(stream, numbers, allow_pickle=False)
-        files[f"splits/{name}.npy"] = stream.getvalue()
-    return store.manifests.put_files("dataset", files, META)[1]
-
-
-@pytest.fixture(params=["one part", "parts of four rows", "format 1"])
+@pytest.fixture(params=["one part", "parts of four rows"])
 def reader(request: pytest.FixtureRequest, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DatasetReader:
-    if request.param == "format 1":
-        manifest = format_1(store, tmp_path / "made")
-    elif request.param == "one part":
+    if request.param == "one part":
         manifest = written(store, tmp_path / "made", 4)
     else:
         monkeypatch.setattr(frame_writer, "part_rows", lambda _schema: 4)
@@ -165,14 +149,15 @@ def test_rows_of_a_split_are_read_from_its_parts_alone(store: Store, tmp_path: P
     assert reader.rows("test", ["whole", "gaps"])["whole"].tolist() == [8, 9, 10]
 
 
-def test_samples_of_one_part_keep_the_order_that_they_have_in_format_1(
+def test_order_of_samples_of_one_part_follows_its_content_and_not_the_description_of_its_parts(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before, now = format_1(store, tmp_path / "before"), written(store, tmp_path / "now", 11)
-    assert now.digest != before.digest
-    assert sample_order_digest(now) == sample_order_digest(before) == before.digest
-    other = replace(now, meta={**now.meta, "group": "text"})
-    assert sample_order_digest(other) not in (before.digest, other.digest)
+    made = written(store, tmp_path / "made", 11)
+    described = replace(made, meta={**made.meta, "schema": [{**column, "nulls": 0} for column in made.meta["schema"]]})
+    assert described.digest != made.digest
+    assert sample_order_digest(described) == sample_order_digest(made)
+    other = replace(made, meta={**made.meta, "group": "text"})
+    assert sample_order_digest(other) not in (sample_order_digest(made), other.digest)
 
     monkeypatch.setattr(frame_writer, "part_rows", lambda _schema: 4)
     parts = written(store, tmp_path / "parts", 4)
@@ -180,8 +165,8 @@ def test_samples_of_one_part_keep_the_order_that_they_have_in_format_1(
 
 
 def test_a_dataset_of_a_newer_format_is_refused(store: Store, tmp_path: Path) -> None:
-    newer = Manifest(kind="dataset", files={}, meta={"format": 3})
-    with pytest.raises(DataError, match="has format 3, this version reads up to 2") as caught:
+    newer = Manifest(kind="dataset", files={}, meta={"format": 2})
+    with pytest.raises(DataError, match="has format 2, this version reads up to 1") as caught:
         DatasetReader(store, newer, tmp_path / "read")
     assert caught.value.code == "dataset.newer"
 
@@ -196,5 +181,5 @@ def test_a_part_has_about_64_mib() -> None:
     assert part_rows(pa.schema([("x", pa.int32())])) == 2**24
     assert part_rows(TABLE.schema) * (8 + 8 + 4 + 1 / 8 + 32 + 4) <= 2**26
     assert canonical_json(describe_frame([Part.numbered(0, rows=1, splits={"train": 1})], [])) == (
-        b'{"format":2,"parts":[{"rows":1,"splits":{"train":1}}],"schema":[]}'
+        b'{"format":1,"parts":[{"rows":1,"splits":{"train":1}}],"schema":[]}'
     )

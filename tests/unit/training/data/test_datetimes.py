@@ -129,13 +129,3 @@ def test_column_without_instants_is_refused(column: pd.Series[Any], parts: tuple
     with pytest.raises(DataError) as caught:
         fitted(column, parts=parts)
     assert caught.value.code == code
-
-
-def test_file_without_new_transforms_has_the_format_that_earlier_versions_read() -> None:
-    plan = FeaturePlan(name="x", settings=EncoderSettings(kind="category"))
-    data = FittedTransforms.fit(pd.DataFrame({"x": ["a", "b"]}), derived=[], features=[plan]).to_json()
-    assert b'"format_version":1' in data
-    assert b"pooled" not in data
-    assert b'"column"' not in data
-    pooled = FeaturePlan(name="x", settings=EncoderSettings(kind="category", top=1))
-    assert b'"format_version":2' in FittedTransforms.fit(pd.DataFrame({"x": ["a", "b"]}), derived=[], features=[pooled]).to_json()

@@ -101,7 +101,6 @@ def test_each_bucket_is_an_input_before_the_ids_and_other_floats_keep_their_plac
     assert matrix.floats[:, 3].tolist() == [1, 2]
     assert matrix.ints[:, 0].tolist() == [1, 2]
     assert transforms.inputs(serving=True) == ("c", "n", "note")
-    assert b'"format_version":2' in transforms.to_json()
 
 
 @pytest.mark.parametrize(

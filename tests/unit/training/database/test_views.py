@@ -141,7 +141,7 @@ def test_stages_agree_with_the_ledger_after_decisions_a_canary_and_a_rollback(em
     assert notes == {"1": "from version 3 (1.3.0): late flights", "5": "declined by eve: not now"}
 
 
-def test_a_version_has_the_record_of_its_own_model_and_one_of_before_semantic_versions_has_none(empty_database: str) -> None:
+def test_a_version_has_the_record_of_its_own_model_or_none(empty_database: str) -> None:
     engine = connect(empty_database)
     made: dict[str, Any] = {"input_schema": {}, "output_schema": {}, "recipe_digest": "r", "snapshot_digest": "d", "code_version": "c"}
     add(

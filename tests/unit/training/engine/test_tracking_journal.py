@@ -6,14 +6,12 @@ import itertools
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import mlflow
 import pytest
 
-from training.contracts import canonical_json
 from training.engine import tracking_journal
 from training.engine.tracking_journal import (
     End,
@@ -228,18 +226,6 @@ def test_damaged_end_of_an_attempt_costs_only_the_status(journal: RunJournal, ex
     assert journal.files() == []
 
 
-def test_records_of_a_run_written_before_they_had_digests_are_read(journal: RunJournal) -> None:
-    journal.bucket.put(f"{KEY}/tracking.json", b'{"run_id":"r1"}')
-    journal.bucket.put(
-        f"{KEY}/tracking-run.json", canonical_json(asdict(RunDescription(experiment="e", name="r", tags={}, started_at_ms=1)))
-    )
-    journal.bucket.put(f"tracking/{KEY}/a2-end.json", canonical_json(asdict(End(status="FINISHED", ended_at_ms=7))))
-
-    assert journal.run_id() == "r1"
-    assert (journal.description() or pytest.fail("none")).experiment == "e"
-    assert journal.last_end(f"tracking/{KEY}/a2-end.json") == End(status="FINISHED", ended_at_ms=7)
-
-
 @pytest.fixture
 def together(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], None]:
     """Return `run(call)`: two threads call it, and both find no run before one of them makes one."""
@@ -285,14 +271,6 @@ def test_run_of_a_maker_that_was_killed_beside_another_is_deleted(journal: RunJo
     assert description is not None
     twin = mlflow.MlflowClient().create_run(runs_of(experiment)[0].info.experiment_id, tags={tracking_journal.ID_TAG: description.token})
     assert twin.info.run_id != run_id
-    deliver_if_reachable(journal)
-    assert_delivered_once(journal, experiment)
-
-
-def test_points_of_an_earlier_version_are_delivered(journal: RunJournal, experiment: str) -> None:
-    first = journal.files()[0]
-    journal.bucket.put(f"{KEY}/tracking-pending.jsonl", journal.bucket.get(first))
-    journal.bucket.delete(first)
     deliver_if_reachable(journal)
     assert_delivered_once(journal, experiment)
 

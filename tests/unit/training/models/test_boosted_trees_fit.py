@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import xgboost
 
 from tests.unit.training.models.family_bench import FamilyBench
-from training.engine.checkpoint.checkpoints import Checkpoints
 from training.errors import DivergedError, PreemptedError, SpecError
 from training.models.base import FitContext, FitResult
 from training.models.boosted_trees.module import FAMILY, _Rounds
@@ -74,20 +72,6 @@ def test_trees_stopped_after_a_round_end_in_the_same_bits_when_resumed(tmp_path:
     assert resumed.weights == undisturbed.weights
     assert resumed.history == undisturbed.history
     assert (resumed.best_epoch, resumed.validation_loss, resumed.num_steps) == (undisturbed.best_epoch, undisturbed.validation_loss, 10)
-
-
-def test_trees_resumed_from_a_checkpoint_of_tensors_of_an_earlier_version_end_in_the_same_bits(
-    bench: FamilyBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def save_tensors(self: Checkpoints, state: dict[str, bytearray], meta: dict[str, Any]) -> None:
-        self.save({name: torch.frombuffer(content, dtype=torch.uint8) for name, content in state.items()}, meta)
-
-    undisturbed = fit(FamilyBench(tmp_path / "undisturbed", "binary").fit_context("boosted_trees", epochs=6))
-    with monkeypatch.context() as patch:
-        patch.setattr(Checkpoints, "save_bytes", save_tensors)
-        fit(bench.fit_context("boosted_trees", epochs=3, every_seconds=0))
-    assert 1 <= bench.saved[-1]["step"] <= 3
-    assert fit(bench.fit_context("boosted_trees", epochs=6)).weights == undisturbed.weights
 
 
 def test_saves_in_between_change_no_bit_and_are_made_after_each_round_that_is_due(bench: FamilyBench, tmp_path: Path) -> None:

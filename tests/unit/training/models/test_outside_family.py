@@ -49,7 +49,7 @@ import json
 
 import numpy as np
 
-from training.models import Family, FitResult
+from training.models.base import Family, FitResult
 
 
 class Ridge(Family):

@@ -34,10 +34,11 @@ ALL = Evaluate.model_validate(
 )
 """Every gate there is."""
 WITH_CANARY = Promote.model_validate({"model": "delays", "canary": {}})
-BETTER = {"gain": 0.01, "low": 0.001, "high": 0.02, "probability": 0.99, "num_units": 900}
+BLOCKS = {"clusters": "time", "num_clusters": 14, "num_blocks": 14, "block_seconds": 86400.0, "lag1": 0.1, "bounded": True}
+BETTER = {"gain": 0.01, "low": 0.001, "high": 0.02, "probability": 0.99, "num_units": 900, "decided_by": "rows", "blocks": BLOCKS}
 CHAMPION = {"version": "6", "model_uri": "file:///m", "weights_digest": "w", "as_of": "2026-03-01", "bounds": {}, "revision": 3}
 GOOD: dict[str, Any] = {
-    "format_version": 2,
+    "format_version": 1,
     "version": "7",
     "champion": CHAMPION,
     "canary": {**CHAMPION, "version": "5"},

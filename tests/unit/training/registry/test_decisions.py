@@ -17,7 +17,6 @@ from training.registry.decisions import (
     answer_request,
     approved_findings,
     champions,
-    end_if_stale,
     find_version,
     roll_back,
     settle_canary,
@@ -137,7 +136,7 @@ def test_a_newer_seat_or_question_ends_the_open_request_once(ledger: Ledger, new
 
 @pytest.fixture
 def stale_request(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> Entry:
-    """An open request of a ledger of an earlier version: the standing has moved since it was made, and nothing ended it."""
+    """An open request whose standing moves while its answer is on its way: nothing has ended it yet."""
     decide_on(ledger, 1)
     decide_on(ledger, 2, canary=True)
     request = decide_on(ledger, 3, "needs_approval")
@@ -156,20 +155,6 @@ def test_an_approval_of_what_was_measured_against_an_older_standing_is_stale_how
     assert "evaluated against champion none (revision 2); champion is 1.1.0 now (revision 3)" in kept.reasons[-1]["words"]
     assert answer_request(ledger, stale_request, "approved", by="ada", words="yes") == kept
     assert seats(ledger) == ("1", None)
-
-
-def test_an_open_request_that_no_approval_can_follow_is_ended_without_an_answer(ledger: Ledger, stale_request: Entry) -> None:
-    ending = end_if_stale(ledger, stale_request)
-    assert ending is not None
-    assert (ending.outcome, ending.decided_by, ending.request_key) == ("stale", "nobody", stale_request.key)
-    assert ledger.open_requests("m") == []
-    assert end_if_stale(ledger, stale_request) == ending
-
-
-def test_an_open_request_of_the_present_standing_stays_open(ledger: Ledger) -> None:
-    request = decide_on(ledger, 1, "needs_approval")
-    assert end_if_stale(ledger, request) is None
-    assert ledger.open_requests("m") == [request]
 
 
 def test_no_person_is_asked_about_a_candidate_measured_before_the_standing_moved(ledger: Ledger) -> None:

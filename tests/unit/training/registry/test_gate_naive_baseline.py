@@ -21,7 +21,7 @@ def evaluated(mae: float, naive: Any, *, champion: bool = False, worse: tuple[st
         {"name": "seasonal_7d", "metrics": {"mae": naive, "rmse": 31.0}},
     ]
     return {
-        "format_version": 3,
+        "format_version": 1,
         "champion": CHAMPION if champion else None,
         "baseline": "champion" if champion else "no champion",
         "metrics": {"mae": mae, "rmse": 40.0},

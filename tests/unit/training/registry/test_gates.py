@@ -50,7 +50,8 @@ def test_better_candidate_is_accepted_with_every_gates_words_and_numbers() -> No
     assert by_gate["slices"].numbers["drop"] == pytest.approx(0.01)
     assert by_gate["latency"].words == "p99 of one prediction 3 ms, required <= 20 ms"
     assert by_gate["overlap"].severity == "warn"
-    assert json.loads(canonical_json(decision.reasons_json()))[-1]["numbers"] == {"low": 0.001, "high": 0.02, "confidence": 0.95}
+    numbers = json.loads(canonical_json(decision.reasons_json()))[-1]["numbers"]
+    assert numbers.items() >= {"low": 0.001, "high": 0.02, "confidence": 0.95, "num_blocks": 14}.items()
     assert "\n" not in decision.summary
 
 
@@ -120,11 +121,6 @@ def test_value_exactly_at_its_limit_passes(path: tuple[str | int, ...], limit: f
 def test_reason_about_the_canary_names_its_version() -> None:
     [reason] = [reason for reason in judged(GOOD).reasons if reason.gate == "canary"]
     assert "the canary, version 5," in reason.words
-
-
-@pytest.mark.parametrize("version", [1, 2])
-def test_earlier_formats_are_judged(version: int) -> None:
-    assert failed(judged(changed(("format_version",), version))) == []
 
 
 @pytest.mark.parametrize(

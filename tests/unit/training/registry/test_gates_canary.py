@@ -20,7 +20,16 @@ CANARY = Canary.model_validate({"for": "3d", "support": 1000, "tolerance": 0.005
 ALIKE = {"gain": 0.0, "low": -0.01, "high": 0.01, "probability": 0.5, "num_units": 2000}
 
 
-ALARM = {"is_worse": True, "e_value": 23.0, "required": 20.0, "mean": -0.1, "num_blocks": 9, "clusters": "time", "block_seconds": 3600.0}
+ALARM = {
+    "is_worse": True,
+    "e_value": 23.0,
+    "required": 20.0,
+    "mean": -0.1,
+    "num_blocks": 9,
+    "required_blocks": 8,
+    "clusters": "time",
+    "block_seconds": 3600.0,
+}
 
 
 def verdict(*, days: float = 4.0, rules: Evaluate = RULES, canary: Canary = CANARY, approved: Any = (), **changes: Any) -> CanaryVerdict:

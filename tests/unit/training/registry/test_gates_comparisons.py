@@ -92,7 +92,7 @@ def test_canary_judges_only_where_one_is_under_way_and_the_spec_has_canaries() -
     assert decide(worse, ALL, approval="automatic").outcome == "accepted"
 
 
-def test_evaluation_of_an_older_format_lacks_what_the_rules_ask_for() -> None:
+def test_evaluation_that_lacks_what_the_rules_ask_for_is_rejected() -> None:
     old = {name: GOOD[name] for name in ("version", "champion", "baseline", "champion_metrics", "comparison", "metrics")}
     decision = decide(old, Evaluate(task="binary", primary="auc"), approval="automatic")
     assert decision.outcome == "rejected"

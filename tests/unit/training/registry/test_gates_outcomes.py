@@ -10,11 +10,12 @@ import pandas as pd
 import pytest
 from numpy.typing import NDArray
 
+from tests.unit.training.registry.good_evaluation import BLOCKS
 from training.evaluation.checks import strongest_feature
 from training.evaluation.measures import Measures
 from training.evaluation.rows import Rows
 from training.evaluation.slices import values_of
-from training.evaluation_record import Comparison, EvaluationRecord
+from training.evaluation_record import Blocks, Comparison, EvaluationRecord
 from training.registry.gates import Decision, decide
 from training.spec.sections.evaluation import Evaluate
 from training.spec.sections.promotion import Promote
@@ -61,6 +62,12 @@ def scores(strength: float, where: Mapping[tuple[str, ...], float] | None = None
 CHAMPION = scores(1.0, seed=1)
 
 
+def compared(measures: Measures, candidate: Floats, rival: Floats) -> Comparison:
+    """As an evaluation has it whose rows are independent: the interval by blocks is no wider than the one by rows."""
+    found = Comparison.model_validate(measures.compare(candidate, rival))
+    return found.model_copy(update={"blocks": Blocks.model_validate(BLOCKS), "decided_by": "rows"})
+
+
 def decision(
     candidate: Floats,
     rules: Mapping[str, Any],
@@ -77,14 +84,14 @@ def decision(
     features = table[["distance"]]
     leakage = strongest_feature(spec.task, ["distance"], features[:3000], LABELS[:3000], features[3000:], LABELS[3000:])
     record = EvaluationRecord(
-        format_version=2,
+        format_version=1,
         champion=None if champion is None else SEAT,
         canary=None if canary is None else SEAT,
         baseline="no champion" if champion is None else "champion",
         metrics=measures.metrics(candidate),
         champion_metrics={} if champion is None else measures.metrics(champion),
-        comparison=None if champion is None else Comparison.model_validate(measures.compare(candidate, champion)),
-        canary_comparison=None if canary is None else Comparison.model_validate(measures.compare(candidate, canary)),
+        comparison=None if champion is None else compared(measures, candidate, champion),
+        canary_comparison=None if canary is None else compared(measures, candidate, canary),
         baselines={"best": "prior", "found": [{"name": "prior", "metrics": measures.metrics(np.full(NUM_ROWS, LABELS.mean()))}]},
         **measures.slices(candidate, champion)._asdict(),
         fairness=measures.fairness(candidate),

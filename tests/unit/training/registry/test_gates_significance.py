@@ -28,10 +28,9 @@ COMPARISON: dict[str, Any] = {"gain": 0.01, "low": 0.002, "high": 0.02, "row_low
 RULES = Evaluate(task="binary", primary="auc")
 
 
-def judged(*, version: int = 3, blocks: dict[str, Any] | None = BLOCKS, rules: Evaluate = RULES, **comparison: Any) -> Any:
-    evaluation = {"format_version": version, "comparison": {**COMPARISON, "blocks": blocks, **comparison}}
-    record = EvaluationRecord.of(evaluation)
-    return significance(record, record.comparison, "significance", "the champion", rules)
+def judged(*, blocks: dict[str, Any] | None = BLOCKS, rules: Evaluate = RULES, **comparison: Any) -> Any:
+    record = EvaluationRecord.of({"comparison": {**COMPARISON, "blocks": blocks, **comparison}})
+    return significance(record.comparison, "significance", "the champion", rules)
 
 
 def test_the_reason_names_the_wider_interval_the_blocks_and_the_autocorrelation() -> None:
@@ -81,13 +80,10 @@ def test_test_rows_of_one_instant_are_named_as_the_reason_of_an_unbounded_interv
 
 
 @pytest.mark.parametrize("blocks", [None, {}])
-def test_a_new_evaluation_without_an_interval_by_blocks_is_rejected_and_an_older_one_is_judged(blocks: dict[str, Any] | None) -> None:
+def test_an_evaluation_without_an_interval_by_blocks_is_rejected(blocks: dict[str, Any] | None) -> None:
     lenient = RULES.model_copy(update={"severity": {"significance": "warn"}})
     missing = judged(blocks=blocks, rules=lenient)
     assert (missing.passed, missing.severity) == (False, "fail")
-    old = judged(version=2, blocks=blocks)
-    assert old.passed
-    assert old.words == "95 % interval of the gain over the champion [+0.002, +0.02], lower end > 0 required"
 
 
 @pytest.mark.parametrize("low", [None, "nan", "-inf"])

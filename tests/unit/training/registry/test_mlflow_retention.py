@@ -199,13 +199,13 @@ def evaluation_under_way(scene: Scene) -> None:
     request_of(scene.store, "evaluate", "c" * 64, training_uri=address.uri.replace(scene.store.root_uri, "s3://earlier/place"))
 
 
-def training_of_an_earlier_format(scene: Scene) -> None:
+def promotion_under_way(scene: Scene) -> None:
     request_of(scene.store, "promote", "d" * 64, mlflow_run_id=scene.runs[0])
 
 
 @pytest.mark.parametrize(
     "user",
-    [other_version, run_under_way, waiting_metrics, evaluation_under_way, training_of_an_earlier_format],
+    [other_version, run_under_way, waiting_metrics, evaluation_under_way, promotion_under_way],
     ids=lambda user: user.__name__,
 )
 def test_run_of_a_deleted_version_stays_while_something_else_uses_it(scene: Scene, user: Callable[[Scene], None]) -> None:

@@ -50,7 +50,7 @@ from pathlib import Path
 
 import numpy as np
 
-from training.models import Family
+from training.models.base import Family
 {imports}
 
 class Scaled(Family):

@@ -16,7 +16,7 @@ from training.registry.verdicts import verdict
         ({"passed": False, "severity": "fail"}, "FAIL"),
         ({"passed": False, "severity": "warn"}, "warn"),
         ({"passed": False, "severity": "approve"}, "ask"),
-        # Decisions of earlier versions name no severity.
+        # A person's answer has no severity.
         ({"passed": False}, "FAIL"),
     ],
 )

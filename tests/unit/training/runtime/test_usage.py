@@ -162,15 +162,14 @@ def test_process_whose_name_is_a_superscript_digit_is_measured(tmp_path: Path, m
     assert UsageMeter().usage().peak_memory_bytes == 1024
 
 
-def test_result_without_usage_stays_readable_and_is_written_as_before() -> None:
+def test_result_is_read_back_with_its_usage_and_without() -> None:
     run = RunIdentity(dag_id="p", run_id="r", task_id="t")
     values = {"pipeline": "p", "stage": "prepare", "fingerprint": "f", "artifact_uri": "u", "digest": "d", "attempt_id": "a"}
-    before = StageResult(**values, run=run, attempts=1, committed_at="2026-02-01T02:00:00+00:00")
-    assert "usage" not in before.to_xcom()
-    assert StageResult.from_mapping(before.to_xcom()).usage is None
+    plain = StageResult(**values, run=run, attempts=1, committed_at="2026-02-01T02:00:00+00:00")
+    assert StageResult.from_json(plain.to_json()) == plain
     usage = Usage(peak_memory_bytes=2**30, cpu_seconds=1.5, read_bytes=2048, written_bytes=3)
-    now = StageResult(**values, run=run, attempts=1, committed_at="2026-02-01T02:00:00+00:00", usage=usage)
-    assert StageResult.from_json(now.to_json()) == now
+    measured = StageResult(**values, run=run, attempts=1, committed_at="2026-02-01T02:00:00+00:00", usage=usage)
+    assert StageResult.from_json(measured.to_json()) == measured
 
 
 @pytest.mark.parametrize(

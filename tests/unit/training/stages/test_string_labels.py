@@ -17,7 +17,6 @@ from tests.unit.training.stages.evaluate_bench import SPEC, EvaluateBench, order
 from training.contracts import ExitCode, StageResult
 from training.data.dataset_reader import DatasetReader
 from training.evaluation import latency
-from training.models.predictor import Predictor
 from training.registry.registered import Registration
 from training.registry.serving import _load_pyfunc
 
@@ -206,17 +205,6 @@ def test_boolean_label_is_a_binary_one_without_names(tmp_path: Path) -> None:
     answer = served(bench, model, tmp_path / "model").predict(rows_of(bench))
     assert isinstance(answer, np.ndarray)
     assert answer.shape == (len(rows_of(bench)),)
-
-
-def test_model_made_before_there_were_names_answers_as_before(binary: EvaluateBench, tmp_path: Path) -> None:
-    model = binary.train(work="names")
-    folder = binary.store.manifests.fetch(binary.store.manifests.get(model.artifact_uri), tmp_path)
-    facts = json.loads((folder / "model.json").read_bytes())
-    del facts["classes"]
-    (folder / "model.json").write_text(json.dumps(facts))
-    loaded = _load_pyfunc(str(folder))
-    assert isinstance(loaded, Predictor)
-    assert loaded.predict(rows_of(binary)).ndim == 1
 
 
 def test_validation_takes_a_label_of_names(multiclass: EvaluateBench) -> None:

@@ -1,5 +1,5 @@
-"""Names that users' programs and files hold: none disappears between releases. A name that goes on purpose leaves names.json with a line in
-CHANGELOG.md; new ones are added by `python -m tests.compatibility.test_names`.
+"""Names that users' programs and files hold: none disappears unnoticed. A name that goes on purpose leaves names.json with a line in
+CHANGELOG.md; new ones are added by `python -m tests.unit.test_names`.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ def found() -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_name_of_the_last_release_is_missing(found: dict[str, list[str]], kind: str) -> None:
-    earlier = json.loads(PATH.read_text(encoding="utf-8"))[kind]
-    assert earlier, kind
-    assert sorted(set(earlier) - set(found[kind])) == []
+def test_no_name_that_users_hold_is_missing(found: dict[str, list[str]], kind: str) -> None:
+    known = json.loads(PATH.read_text(encoding="utf-8"))[kind]
+    assert known, kind
+    assert sorted(set(known) - set(found[kind])) == []
 
 
 if __name__ == "__main__":

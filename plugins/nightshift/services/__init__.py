@@ -1,1 +1,0 @@
-"""Alias of an earlier release: `devstack`."""
