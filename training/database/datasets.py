@@ -147,14 +147,14 @@ def refuse_deprecated(dataset: Dataset) -> None:
 
 
 def deprecate(engine: Engine, pipeline: str, version: str, *, by: str, reason: str) -> Dataset:
-    """Mark a version as deprecated, once: new runs refuse it; its files, and what was made of it, stay.
+    """Mark a version as deprecated, once: new runs refuse it; its files, and what was made of it, stay. The same again changes nothing.
 
     Args:
         by: the user who orders it.
         reason: for those who read it a year later; not empty, at most 2,000 characters, none of them a control character.
 
     Raises:
-        DeniedError: `snapshot.unknown`; `snapshot.deprecated`, it is deprecated already; `snapshot.reason`.
+        DeniedError: `snapshot.unknown`; `snapshot.deprecated`, by another user or for another reason; `snapshot.reason`.
         UnavailableError: `database.unavailable`.
     """
     if not reason.strip() or len(reason) > MAX_REASON_CHARS:
@@ -166,8 +166,9 @@ def deprecate(engine: Engine, pipeline: str, version: str, *, by: str, reason: s
         row = session.scalar(_wanted(pipeline, known.version).with_for_update())
         if row is None:
             raise DeniedError("snapshot.unknown", f"pipeline {pipeline} has no snapshot {shown(version)}", hint="list its versions")
-        refuse_deprecated(_dataset(row))
-        row.deprecated_at, row.deprecated_by, row.deprecated_reason = datetime.now(UTC), by, reason.strip()
+        if (row.deprecated_by, row.deprecated_reason) != (by, reason.strip()):
+            refuse_deprecated(_dataset(row))
+            row.deprecated_at, row.deprecated_by, row.deprecated_reason = datetime.now(UTC), by, reason.strip()
     return find_dataset(engine, pipeline, known.version)
 
 

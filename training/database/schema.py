@@ -187,20 +187,6 @@ class ModelVersion(Base):
     created_at: Mapped[datetime] = mapped_column(DateTime(timezone=True))
 
 
-class ApiAnswer(Base):
-    """The answer to a request of the REST API that had an `Idempotency-Key`; rows live for a day."""
-
-    __tablename__ = "api_answer"
-
-    name: Mapped[str] = mapped_column(String(64), primary_key=True)
-    """SHA-256 of user and key."""
-    request_digest: Mapped[str] = mapped_column(String(64))
-    """SHA-256 of method, path and body."""
-    status: Mapped[int | None] = mapped_column(Integer)
-    body: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
-    created_at: Mapped[datetime] = mapped_column(DateTime(timezone=True), index=True)
-
-
 class RunMetric(Base):
     """A point of a training's journal of metrics in the store, copied for SQL clients."""
 

@@ -42,7 +42,7 @@ def openapi() -> dict[str, Any]:
         title="Nightshift",
         version=importlib.metadata.version("nightshift") if _is_installed() else "0",
         summary="Runs, models, decisions and data of an installation",
-        description="Errors are RFC 9457 problems. Lists have cursors, answers to GET have ETags, POSTs take an `Idempotency-Key`.",
+        description="Errors are RFC 9457 problems. Lists have cursors, answers to GET have ETags, POSTs of runs take an `Idempotency-Key`.",
         routes=api.routes,
         servers=[{"url": MOUNTED_AT}],
     )

@@ -1,27 +1,24 @@
-"""What all routes share: the token, ETags on answers to GET, and answers to repeated POSTs."""
+"""What all routes share: the token, ETags on answers to GET, and the ids of runs that a POST starts."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime
 from typing import Annotated, Any
 from urllib.parse import quote
 
 from fastapi import Header, Request, Response
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
-from pydantic import BaseModel
 from starlette.requests import ClientDisconnect
 
 from nightshift.api.access import authenticated
 from nightshift.api.bodies import parsed
-from nightshift.api.problems import SAFE_HEADERS, of_error
-from nightshift.settings import Settings
+from nightshift.api.problems import API_PREFIX, SAFE_HEADERS
+from nightshift.queries.records import RunSummary
 from training.contracts import canonical_json, sha256_hex
-from training.database import connect
-from training.database.api_answers import Answers
-from training.errors import DeniedError, NightshiftError
 
 logger = logging.getLogger("nightshift.api")
 
@@ -33,7 +30,7 @@ IdempotencyKey = Annotated[
         min_length=1,
         max_length=200,
         pattern=r"^[\x21-\x7e]+$",
-        description="The same key, user and request within 24 hours have the same answer, and one effect.",
+        description="The same key, user and path are one run of the pipeline, as long as the run exists.",
     ),
 ]
 
@@ -75,46 +72,20 @@ def _tagged(request: Request, response: Response) -> Response:
     return response
 
 
-def answered_once(
-    user: str, key: str | None, request: Mapping[str, Any], status: int, work: Callable[[str], BaseModel], *, location: str = ""
-) -> Response:
-    """Do the work of a POST, or return the answer that the same request had before.
+def ordered_run_id(request: Request, user: str, key: str | None) -> str:
+    """Return the id of the run that a POST starts: the same for the same user, key and path, so that the order has one effect.
 
     Args:
         user: who asks; keys of different users are different.
-        key: the `Idempotency-Key`; None: the work is done.
-        request: what must be equal for the same key.
-        status: of the answer where the work succeeds.
-        work: gets a name for its effect, the same for the same user, key and request within 24 hours; must not have the effect twice.
-        location: of the header, where `{id}` is replaced by the answer's.
-
-    Raises:
-        DeniedError: `idempotency.mismatch`, the key was used for another request; those of `work`.
+        key: the `Idempotency-Key`; None: another run each time.
     """
     if key is None:
-        return _answer(status, work("").model_dump(mode="json"), location)
-    answers = Answers(connect(Settings.from_environment().database_url))
-    digest = sha256_hex(canonical_json(dict(request)))
-    name = sha256_hex(canonical_json([user, key]))
-    known = answers.find(name) or answers.begin(name, digest)
-    if known.request_digest != digest:
-        message = f"the Idempotency-Key {key!r} was used for another request"
-        raise DeniedError("idempotency.mismatch", message, hint="use a new key for a new request")
-    if known.status is not None and known.body is not None:
-        return _answer(known.status, known.body, location)
-    # A key that is used again a day later has another effect, and never that of the earlier request.
-    effect = sha256_hex(canonical_json([name, digest, known.begun_at.isoformat()]))
-    try:
-        body = work(effect).model_dump(mode="json")
-    except NightshiftError as err:
-        refused = of_error(err)
-        if refused.status_code < 500:
-            answers.forget(name)
-        raise
-    answers.end(name, known, status, body)
-    return _answer(status, body, location)
+        return f"api__{datetime.now(UTC).isoformat()}"
+    path = [request.scope["route"].path, request.path_params]
+    return f"api__{sha256_hex(canonical_json([user, key, *path]))[:32]}"
 
 
-def _answer(status: int, body: Mapping[str, Any], location: str) -> JSONResponse:
-    headers = {"Location": location.format(id=quote(str(body["id"]), safe=""))} if location else None
-    return JSONResponse(dict(body), status_code=status, headers=headers)
+def accepted(request: Request, path: str, found: RunSummary) -> JSONResponse:
+    """Return the answer to an order: the run, and in `Location` where to look at it, below `path`."""
+    location = f"{request.scope.get('root_path', '')}{API_PREFIX}{path}/{quote(found.id, safe='')}"
+    return JSONResponse(found.model_dump(mode="json"), status_code=202, headers={"Location": location})

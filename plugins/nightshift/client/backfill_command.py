@@ -3,7 +3,7 @@
     nightshift backfill PIPELINE --from 2026-02-01 --to 2026-02-03 [--set train.epochs=5] [--force] [--keep-going] [--json]
 
 Slots are those of the pipeline's schedule, days those of its time zone. The runs are started from here: after Ctrl-C, the run in
-progress continues, and the same command within 24 hours goes on where it was. It starts failed runs again.
+progress continues, and the same command goes on where it was, as long as its runs exist. It starts failed runs again.
 
 The server is that of --server or NIGHTSHIFT_SERVER, with the token in NIGHTSHIFT_TOKEN; without them, the laptop installation.
 

@@ -64,7 +64,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--notes", metavar="TEXT", help="for those who read the ledger")
     found.add_argument("--as-of", metavar="TIME", help="a day, or a time with an offset; default: the last slot")
     found.add_argument("--snapshot", metavar="VERSION", help="dataset version instead of the sources")
-    found.add_argument("--key", help="idempotency key: the same key starts one run within 24 hours")
+    found.add_argument("--key", help="idempotency key: the same key starts one run, as long as the run exists")
     found.add_argument("--wait", action="store_true", help="show each stage, and return when the run has ended")
     add_options(found)
     return found

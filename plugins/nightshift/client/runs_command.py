@@ -105,7 +105,7 @@ def parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--set", action="append", default=[], metavar="KEY=VALUE", help="a key of train, evaluate or tune; the value is JSON, or a word"
         )
-        command.add_argument("--key", help="idempotency key: the same key starts one run within 24 hours")
+        command.add_argument("--key", help="idempotency key: the same key starts one run, as long as the run exists")
         command.add_argument("--wait", action="store_true", help="show each stage, and return when the run has ended")
     for command in (listing, show, metrics, start, restore):
         add_options(command)

@@ -175,17 +175,15 @@ def trigger(dag_id: str, run_id: str, conf: JsonObject, *, by: str) -> bool:
     """Queue a run of a DAG that there is, unless it has one of this id; return whether this call did.
 
     Raises:
+        DeniedError: `idempotency.mismatch`, the run that it has is of another request.
         SpecError: `conf.invalid`, a parameter is not as the DAG's schema says.
     """
     try:
         trigger_dag(dag_id, triggered_by=DagRunTriggeredByType.REST_API, triggering_user_name=by, run_id=run_id, conf=dict(conf))
-    except DagRunAlreadyExists:
-        # The same order came before: its run is the answer.
-        return False
-    except IntegrityError:
-        if not has_run(dag_id, run_id):
+    except (DagRunAlreadyExists, IntegrityError):
+        # The same order came before, or at the same moment, between Airflow's look and its row: its run is the answer.
+        if not is_ordered(dag_id, run_id, conf):
             raise
-        # The same order came at the same moment, between Airflow's look and its row.
         return False
     except (ParamValidationError, ValueError) as err:
         hint = "GET /pipelines/{pipeline} names the pipeline; docs/reference/spec.md has its keys"
@@ -199,6 +197,31 @@ def has_run(dag_id: str, run_id: str) -> bool:
     """Return whether a DAG has a run of this id."""
     with airflow_session() as session:
         return session.scalar(select(DagRun.id).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id)) is not None
+
+
+def is_ordered(dag_id: str, run_id: str, given: JsonObject) -> bool:
+    """Return whether a DAG has the run that an order with an `Idempotency-Key` starts.
+
+    Args:
+        given: keys of the conf that the caller gave; the run's other keys are not compared.
+
+    Raises:
+        DeniedError: `idempotency.mismatch`, the key was used for another request.
+    """
+    with airflow_session() as session:
+        found = session.execute(select(DagRun.conf).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id)).one_or_none()
+    if found is None:
+        return False
+    if not _holds(found.conf or {}, given):
+        message = f"the Idempotency-Key was used for another request, which started {shown(run_id)} of {dag_id}"
+        raise DeniedError("idempotency.mismatch", message, hint="use a new key for a new request")
+    return True
+
+
+def _holds(value: object, given: object) -> bool:
+    if isinstance(value, Mapping) and isinstance(given, Mapping):
+        return all(_holds(value.get(name), wanted) for name, wanted in given.items())
+    return value == given
 
 
 def unknown_pipeline(name: str) -> DeniedError:

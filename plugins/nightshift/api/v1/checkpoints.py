@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from fastapi import APIRouter, Request, Response
@@ -11,8 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from nightshift.api.access import Granted
 from nightshift.api.names import CheckpointName, RunKey
 from nightshift.api.paging import Cursor, Limit, page_of
-from nightshift.api.problems import API_PREFIX, WRITES, responses
-from nightshift.api.routing import ApiRoute, IdempotencyKey, answered_once
+from nightshift.api.problems import WRITES, responses
+from nightshift.api.routing import ApiRoute, IdempotencyKey, accepted, ordered_run_id
 from nightshift.queries import checkpoints, runs
 from nightshift.queries.datasets import check_usable
 from nightshift.queries.records import Checkpoint, Page, Run
@@ -60,17 +59,12 @@ def restore(
     """Queue a run whose training begins at a checkpoint of run `id`, over the same data. `Location` is where to look at it."""
     pipeline, _, run_id = id.partition(":")
     granted.require(pipeline, "POST", runs.unknown_run(pipeline, run_id), "start runs")
-    changes = {} if wanted is None else wanted.model_dump()
-
-    def work(order: str) -> Run:
-        settings = Settings.from_environment()
-        earlier = runs.conf_of(pipeline, run_id)
-        conf = checkpoints.restore_conf(Store(settings.store_uri), pipeline, run_id, name, earlier=earlier, changes=changes)
-        if "snapshot" in conf:
-            check_usable(connect(settings.database_url), pipeline, conf["snapshot"])
-        new_id = f"api__{order[:32]}" if order else f"api__{datetime.now(UTC).isoformat()}"
-        return runs.start_run(pipeline, new_id, conf, by=granted.name)
-
-    location = f"{request.scope.get('root_path', '')}{API_PREFIX}/runs/{{id}}"
-    path = "/training-runs/{id}/checkpoints/{name}/restore"
-    return answered_once(granted.name, key, {"path": path, "id": id, "name": name, "body": changes}, 202, work, location=location)
+    changes = {} if wanted is None else {section: keys for section, keys in wanted.model_dump().items() if keys}
+    new_id = ordered_run_id(request, granted.name, key)
+    if runs.is_ordered(pipeline, new_id, changes):
+        return accepted(request, "/runs", runs.run(pipeline, new_id))
+    settings, earlier = Settings.from_environment(), runs.conf_of(pipeline, run_id)
+    conf = checkpoints.restore_conf(Store(settings.store_uri), pipeline, run_id, name, earlier=earlier, changes=changes)
+    if "snapshot" in conf:
+        check_usable(connect(settings.database_url), pipeline, conf["snapshot"])
+    return accepted(request, "/runs", runs.start_run(pipeline, new_id, conf, by=granted.name))

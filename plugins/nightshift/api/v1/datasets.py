@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Engine
 
@@ -10,7 +10,7 @@ from nightshift.api.access import Granted
 from nightshift.api.names import PipelineName, SnapshotVersion
 from nightshift.api.paging import Cursor, Limit, page_of
 from nightshift.api.problems import WRITES, responses
-from nightshift.api.routing import ApiRoute, IdempotencyKey, answered_once
+from nightshift.api.routing import ApiRoute
 from nightshift.queries import datasets
 from nightshift.queries.records import DatasetDetails, DatasetVersion, Page
 from nightshift.settings import Settings
@@ -59,25 +59,12 @@ def version_of(pipeline: PipelineName, version: SnapshotVersion, granted: Grante
 
 @router.post(
     "/datasets/{pipeline}/versions/{version}/deprecate",
-    status_code=200,
-    response_model=DatasetVersion,
     responses=responses(*WRITES),
 )
-def deprecate_version(
-    pipeline: PipelineName, version: SnapshotVersion, wanted: Deprecation, granted: Granted, key: IdempotencyKey = None
-) -> Response:
-    """Mark a version: new runs refuse it. Nothing is deleted."""
+def deprecate_version(pipeline: PipelineName, version: SnapshotVersion, wanted: Deprecation, granted: Granted) -> DatasetVersion:
+    """Mark a version: new runs refuse it. Nothing is deleted. The same reason by the same user again changes nothing."""
     granted.require(pipeline, "PUT", datasets.unknown_version(pipeline, version), "deprecate data")
-    request = {"path": "/datasets/{pipeline}/versions/{version}/deprecate", "pipeline": pipeline, "version": version, **wanted.model_dump()}
-
-    def work(name: str) -> DatasetVersion:
-        known = datasets.version(_engine(), pipeline, version)
-        # The same request after a crash: its effect is there already.
-        if name and known.health == "deprecated" and (known.deprecated_by, known.reason) == (granted.name, wanted.reason.strip()):
-            return known
-        return datasets.record_of(deprecate(_engine(), pipeline, version, by=granted.name, reason=wanted.reason))
-
-    return answered_once(granted.name, key, request, 200, work)
+    return datasets.record_of(deprecate(_engine(), pipeline, version, by=granted.name, reason=wanted.reason))
 
 
 def _engine() -> Engine:

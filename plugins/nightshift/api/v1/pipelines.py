@@ -11,8 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from nightshift.api.access import Access, Granted
 from nightshift.api.names import PipelineName
 from nightshift.api.paging import Cursor, Limit, page_of
-from nightshift.api.problems import API_PREFIX, WRITES, responses
-from nightshift.api.routing import ApiRoute, IdempotencyKey, answered_once
+from nightshift.api.problems import WRITES, responses
+from nightshift.api.routing import ApiRoute, IdempotencyKey, accepted, ordered_run_id
 from nightshift.queries import runs
 from nightshift.queries.datasets import check_usable
 from nightshift.queries.records import Page, Pipeline, Run
@@ -75,38 +75,31 @@ def pipeline_of(pipeline: PipelineName, granted: Granted) -> Pipeline:
 @router.post("/pipelines/{pipeline}/runs", status_code=202, response_model=Run, responses=responses(*WRITES))
 def start_run(pipeline: PipelineName, wanted: StartRun, granted: Granted, request: Request, key: IdempotencyKey = None) -> Response:
     """Queue a run. `Location` is where to look at it."""
-    return _started(request, granted, pipeline, wanted, key, path="/pipelines/{pipeline}/runs")
+    granted.require(pipeline, "POST", runs.unknown_pipeline(pipeline), "start runs")
+    return started(request, granted, pipeline, wanted.conf(), key)
 
 
 @router.post("/training-runs", status_code=202, response_model=Run, responses=responses(*WRITES))
 def start_training(wanted: StartTraining, granted: Granted, request: Request, key: IdempotencyKey = None) -> Response:
     """Queue a run of the pipeline that the body names."""
-    return _started(request, granted, wanted.pipeline, wanted, key, path="/training-runs")
+    granted.require(wanted.pipeline, "POST", runs.unknown_pipeline(wanted.pipeline), "start runs")
+    return started(request, granted, wanted.pipeline, wanted.conf(), key)
 
 
-def _started(request: Request, granted: Access, pipeline: str, wanted: StartRun, key: str | None, *, path: str) -> Response:
-    granted.require(pipeline, "POST", runs.unknown_pipeline(pipeline), "start runs")
-    return started(request, granted, pipeline, wanted.conf(), key, path=path)
-
-
-def started(request: Request, granted: Access, pipeline: str, conf: dict[str, Any], key: str | None, *, path: str) -> Response:
+def started(request: Request, granted: Access, pipeline: str, conf: dict[str, Any], key: str | None) -> Response:
     """Queue a run of a pipeline, once for a key; the rights are checked.
 
     Args:
         conf: of the trigger.
-        path: of the route, of which a key is.
     """
     if conf.get("as_of") is not None:
         check_instant(conf["as_of"])
-
-    def work(name: str) -> Run:
-        if conf.get("snapshot") is not None:
-            check_usable(connect(Settings.from_environment().database_url), pipeline, conf["snapshot"])
-        run_id = f"api__{name[:32]}" if name else f"api__{datetime.now(UTC).isoformat()}"
-        return runs.start_run(pipeline, run_id, conf, by=granted.name)
-
-    location = f"{request.scope.get('root_path', '')}{API_PREFIX}/runs/{{id}}"
-    return answered_once(granted.name, key, {"path": path, "pipeline": pipeline, "body": conf}, 202, work, location=location)
+    run_id = ordered_run_id(request, granted.name, key)
+    if runs.is_ordered(pipeline, run_id, conf):
+        return accepted(request, "/runs", runs.run(pipeline, run_id))
+    if conf.get("snapshot") is not None:
+        check_usable(connect(Settings.from_environment().database_url), pipeline, conf["snapshot"])
+    return accepted(request, "/runs", runs.start_run(pipeline, run_id, conf, by=granted.name))
 
 
 def check_instant(as_of: str) -> None:

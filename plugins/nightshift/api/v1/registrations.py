@@ -78,4 +78,4 @@ def register_model(wanted: Annotated[RegisterModel, Body()], granted: Granted, r
         message = f"a model from outside comes as a candidate, not as {shown(wanted.stage)}"
         hint = "leave `stage` out: the run's gates promote it where it earns it; PUT …/stage makes an earlier champion champion again"
         raise DeniedError("stage.transition", message, hint=hint)
-    return started(request, granted, pipeline, conf, key, path="/models/register")
+    return started(request, granted, pipeline, conf, key)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -11,8 +10,8 @@ from pydantic.config import JsonDict
 
 from nightshift.api.access import Granted
 from nightshift.api.names import RunKey
-from nightshift.api.problems import API_PREFIX, WRITES, responses
-from nightshift.api.routing import ApiRoute, IdempotencyKey, answered_once
+from nightshift.api.problems import WRITES, responses
+from nightshift.api.routing import ApiRoute, IdempotencyKey, accepted, ordered_run_id
 from nightshift.api.v1.pipelines import AsOf, check_instant
 from nightshift.queries import runs, studies
 from nightshift.queries.datasets import check_usable
@@ -62,15 +61,13 @@ def start_study(wanted: StartStudy, granted: Granted, request: Request, key: Ide
     if wanted.as_of is not None:
         check_instant(wanted.as_of)
 
-    def work(name: str) -> Study:
-        settings = Settings.from_environment()
-        if wanted.snapshot is not None:
-            check_usable(connect(settings.database_url), pipeline, wanted.snapshot)
-        run_id = f"api__{name[:32]}" if name else f"api__{datetime.now(UTC).isoformat()}"
-        return studies.start_study(Store(settings.store_uri), pipeline, run_id, conf, by=granted.name)
-
-    location = f"{request.scope.get('root_path', '')}{API_PREFIX}/hpo/studies/{{id}}"
-    return answered_once(granted.name, key, {"path": "/hpo/studies", "body": {"pipeline": pipeline, **conf}}, 202, work, location=location)
+    settings, run_id = Settings.from_environment(), ordered_run_id(request, granted.name, key)
+    store = Store(settings.store_uri)
+    if runs.is_ordered(studies.tune_dag_id(pipeline), run_id, conf):
+        return accepted(request, "/hpo/studies", studies.study(store, pipeline, run_id))
+    if wanted.snapshot is not None:
+        check_usable(connect(settings.database_url), pipeline, wanted.snapshot)
+    return accepted(request, "/hpo/studies", studies.start_study(store, pipeline, run_id, conf, by=granted.name))
 
 
 @router.get("/hpo/studies/{id}", responses=responses(404, 422))

@@ -84,11 +84,13 @@ def test_a_request_may_change_keys_and_needs_no_body(seeded: Seeded) -> None:
     assert (wrong.status_code, wrong.json()["code"]) == (422, "conf.invalid")
 
 
-def test_the_same_request_twice_is_one_run(seeded: Seeded) -> None:
+def test_the_same_request_twice_is_one_run_and_another_checkpoint_is_another_one(seeded: Seeded) -> None:
     first, again = (seeded.post(path_of("5"), {}, headers={"Idempotency-Key": "one"}) for _ in range(2))
     assert (first.status_code, first.content) == (202, again.content)
+    changed = seeded.post(path_of("5"), {"train": {"learning_rate": 0.5}}, headers={"Idempotency-Key": "one"})
+    assert (changed.status_code, changed.json()["code"]) == (422, "idempotency.mismatch")
     other = seeded.post(path_of("4"), {}, headers={"Idempotency-Key": "one"})
-    assert (other.status_code, other.json()["code"]) == (422, "idempotency.mismatch")
+    assert (other.status_code, other.json()["id"] == first.json()["id"]) == (202, False)
 
 
 @pytest.mark.parametrize(("name", "run"), [("epoch_9", RUN), ("step_7", RUN), ("best", RUN), ("3", "search_ranking:r9")])

@@ -1,22 +1,20 @@
-"""Runs that requests start, and data that they deprecate: once each, however often the request comes."""
+"""Runs that requests start, and data that they deprecate: once each, however often the request is sent."""
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 from airflow.models import DagRun  # noqa: TID251 - where Airflow looks for a run
-from sqlalchemy import text
+from sqlalchemy import delete, text
 from sqlalchemy.exc import OperationalError
 
 from nightshift.api.bodies import MAX_BODY_BYTES
 from nightshift.queries import runs
 from nightshift.settings import Settings
 from tests.unit.plugins.seeded_installation import API, DONE, NEW, OLD, Seeded
-from training.database import api_answers, connect
-from training.database.api_answers import Answers
+from training.database import connect
 from training.database.datasets import deprecate
 from training.database.pipeline_runs import note_state
 from training.errors import Problem, SpecError, UnavailableError
@@ -107,38 +105,80 @@ def test_a_request_whose_process_died_before_the_answer_is_one_run(seeded: Seede
     assert number_of_runs(seeded) == before + 1
 
 
-@pytest.mark.parametrize("learning_rate", [0.5, 0.25])
-def test_a_key_that_is_used_again_a_day_later_is_a_new_run(seeded: Seeded, monkeypatch: pytest.MonkeyPatch, learning_rate: float) -> None:
-    first = seeded.post(START, {"train": {"learning_rate": 0.5}}, headers=KEY).json()
-    with monkeypatch.context() as patch:
-        patch.setattr(api_answers, "KEPT", timedelta(0))
-        Answers(connect(Settings.from_environment().database_url)).begin("another", "d")
-    body = {"train": {"learning_rate": learning_rate}}
-    later = seeded.post(START, body, headers=KEY).json()
-    assert later["id"] != first["id"]
-    assert later["parameters"] == body
+def test_a_repeated_request_is_its_run_also_where_its_snapshot_is_refused_by_now(seeded: Seeded) -> None:
+    first = seeded.post(START, {"snapshot": OLD}, headers=KEY)
+    deprecate(connect(), "search_ranking", OLD, by="ann", reason="wrong labels")
+    again = seeded.post(START, {"snapshot": OLD}, headers=KEY)
+    assert (first.status_code, again.status_code) == (202, 202), again.text
+    assert first.json()["id"] == again.json()["id"]
 
 
-@pytest.mark.parametrize(
+def test_a_key_is_of_a_path_and_only_what_a_request_gives_must_be_what_its_run_has(seeded: Seeded) -> None:
+    settings = {"train": {"learning_rate": 0.5, "epochs": 2}, "force": True}
+    first = seeded.post(START, settings, headers=KEY).json()["id"]
+    for given in ({}, {"force": True}, {"train": {"epochs": 2}}, settings):
+        assert seeded.post(START, given, headers=KEY).json()["id"] == first
+    for given in ({"as_of": "2026-02-01"}, {"train": {"epochs": 3}}, {"train": {"batch_size": 8}}):
+        other = seeded.post(START, given, headers=KEY)
+        assert (other.status_code, other.json()["code"]) == (422, "idempotency.mismatch")
+    assert seeded.post("/training-runs", {"pipeline": "search_ranking", **settings}, headers=KEY).json()["id"] != first
+
+
+def test_a_key_starts_a_run_again_once_its_run_is_deleted(seeded: Seeded) -> None:
+    first = seeded.post(START, {"train": {"epochs": 2}}, headers=KEY).json()
+    with runs.airflow_session() as session:
+        session.execute(delete(DagRun).where(DagRun.run_id == first["run_id"]))
+    later = seeded.post(START, {"train": {"epochs": 3}}, headers=KEY)
+    assert (later.status_code, later.json()["parameters"]) == (202, {"train": {"epochs": 3}}), later.text
+
+
+ORDERS = pytest.mark.parametrize(
     ("path", "body"),
     [
-        (START, {}),
+        (START, {"train": {"epochs": 2}}),
         ("/training-runs", {"pipeline": "search_ranking"}),
         ("/models/register", {"pipeline": "search_ranking", "artifact_uri": "s3://bucket/model.ubj", "format": "xgboost_json"}),
         ("/hpo/studies", {"pipeline": "search_ranking", "trials": 3}),
         (f"/training-runs/{quote(f'search_ranking:{DONE}', safe='')}/checkpoints/newest/restore", {}),
     ],
 )
+
+
+@ORDERS
+def test_an_order_that_is_sent_twice_is_one_run_and_without_a_key_two(seeded: Seeded, path: str, body: dict[str, Any]) -> None:
+    answers = [seeded.post(path, body, headers=headers) for headers in (KEY, KEY, {}, {})]
+    assert [answer.status_code for answer in answers] == [202] * 4, [answer.text for answer in answers]
+    first, again, other, another = (answer.json()["id"] for answer in answers)
+    assert first == again
+    assert len({first, other, another}) == 3
+    assert answers[0].headers["location"] == answers[1].headers["location"]
+
+
+@ORDERS
 def test_the_same_request_at_the_same_moment_in_two_processes_is_one_run(
     seeded: Seeded, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr(Answers, "end", lambda *arguments: None)
     first = seeded.post(path, body, headers=KEY)
-    # Airflow looked for the run before the other process had made it.
-    monkeypatch.setattr(DagRun, "find_duplicate", lambda *arguments, **options: None)
+    other_process_is_ahead(monkeypatch)
     second = seeded.post(path, body, headers=KEY)
     assert (first.status_code, second.status_code) == (202, 202), second.text
     assert first.json()["id"] == second.json()["id"]
+
+
+def other_process_is_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next request, and Airflow, look for its run before another process makes it."""
+    look, looks = runs.is_ordered, iter([False])
+    monkeypatch.setattr(runs, "is_ordered", lambda *arguments: next(looks, None) is not False and look(*arguments))
+    monkeypatch.setattr(DagRun, "find_duplicate", lambda *arguments, **options: None)
+
+
+def test_another_request_of_the_same_key_at_the_same_moment_is_refused(seeded: Seeded, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = number_of_runs(seeded)
+    assert seeded.post(START, {"train": {"epochs": 2}}, headers=KEY).status_code == 202
+    other_process_is_ahead(monkeypatch)
+    other = seeded.post(START, {"train": {"epochs": 3}}, headers=KEY)
+    assert (other.status_code, other.json()["code"]) == (422, "idempotency.mismatch")
+    assert number_of_runs(seeded) == before + 1
 
 
 def test_a_refused_request_may_be_repeated_once_its_reason_is_gone(seeded: Seeded) -> None:
@@ -184,13 +224,14 @@ def test_a_body_that_is_too_large_is_not_read(seeded: Seeded) -> None:
     assert (answer.status_code, answer.json()["code"]) == (413, "request.too_large")
 
 
-def test_a_version_is_deprecated_once_and_the_repetition_has_the_same_answer(seeded: Seeded) -> None:
+def test_a_version_is_deprecated_once_and_the_same_again_has_the_same_answer(seeded: Seeded) -> None:
     path = f"/datasets/search_ranking/versions/{NEW}/deprecate"
-    first, again = (seeded.post(path, {"reason": "wrong labels"}, headers=KEY) for _ in range(2))
+    first, again = (seeded.post(path, {"reason": "wrong labels"}) for _ in range(2))
     assert (first.status_code, first.json()["health"], first.json()["deprecated_by"]) == (200, "deprecated", "bob")
     assert first.content == again.content
-    without_key = seeded.post(path, {"reason": "wrong labels"})
-    assert (without_key.status_code, without_key.json()["code"]) == (409, "snapshot.deprecated")
+    for user, reason in (("bob", "no labels"), ("olga", "wrong labels")):
+        other = seeded.post(path, {"reason": reason}, user=user)
+        assert (other.status_code, other.json()["code"]) == (409, "snapshot.deprecated")
     blank = seeded.post(f"/datasets/search_ranking/versions/{OLD}/deprecate", {"reason": "  "})
     assert (blank.status_code, blank.json()["code"]) == (422, "snapshot.reason")
 

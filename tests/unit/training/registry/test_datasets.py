@@ -93,9 +93,11 @@ def test_a_deprecated_version_is_refused_with_who_when_and_why_and_stays_registe
 
 def test_a_version_is_deprecated_once(engine: Engine) -> None:
     version = registered(engine, "p", 2)
-    deprecate(engine, "p", version, by="ann", reason="wrong")
-    with pytest.raises(DeniedError, match="deprecated by ann"):
-        deprecate(engine, "p", version, by="bob", reason="again")
+    first = deprecate(engine, "p", version, by="ann", reason="wrong")
+    assert deprecate(engine, "p", version, by="ann", reason="wrong ") == first
+    for by, reason in (("bob", "wrong"), ("ann", "again")):
+        with pytest.raises(DeniedError, match="deprecated by ann"):
+            deprecate(engine, "p", version, by=by, reason=reason)
     assert find_dataset(engine, "p", version).deprecated_by == "ann"
 
 

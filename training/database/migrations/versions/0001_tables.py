@@ -281,11 +281,3 @@ def _create_registry() -> None:
         sa.UniqueConstraint("model", "semantic_version", name="uq_model_version_semantic"),
         sa.UniqueConstraint("model", "weights_digest", name="uq_model_version_weights"),
     )
-    op.create_table(
-        "api_answer",
-        sa.Column("name", sa.String(64), primary_key=True),
-        sa.Column("request_digest", sa.String(64), nullable=False),
-        sa.Column("status", sa.Integer),
-        sa.Column("body", sa.JSON),
-        sa.Column("created_at", _INSTANT, nullable=False, index=True),
-    )
