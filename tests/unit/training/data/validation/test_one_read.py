@@ -60,7 +60,8 @@ def counted(folder: Path, damage: str, suite: dict[str, Any] = SUITE) -> tuple[l
 def assert_recorded(findings: Findings, damage: str) -> None:
     recorded = json.loads(RECORDED.read_text(encoding="utf-8"))["sound" if damage == "encoded" else damage]
     found = findings.to_json()
-    assert [list(check.values()) for check in found["checks"]] == recorded["checks"]
+    # No check of them asks a person.
+    assert [list(check.values()) for check in found["checks"]] == [[*check, False] for check in recorded["checks"]]
     assert found["statistics"] == recorded["statistics"]
     assert found["rows_per_day"] == recorded["rows_per_day"]
 
