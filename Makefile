@@ -9,6 +9,7 @@ TORCH_INDEX ?=
 
 # Tests mostly wait for the services that they start: two concurrent files fit two cores.
 TEST_WORKERS ?= 2
+PYTEST = $(BIN)/python -m pytest -m "not long" --numprocesses $(TEST_WORKERS) --dist loadfile
 
 # For `make mutants`: number of mutants to run, sampled with a fixed seed.
 MUTANTS ?= 400
@@ -40,7 +41,7 @@ unexport PIPELINE NIGHT FROM TO CONF
 
 export PYTHONPATH := $(CURDIR):$(CURDIR)/plugins$(if $(PYTHONPATH),:$(PYTHONPATH))
 
-.PHONY: help run backfill start stop status shell env install install-dev test quick chaos mutants test-cluster images image-stage image-stage-cuda image-mlflow image-airflow image-worker wheel lint format schema reference site bench gpu-wheels clean
+.PHONY: help run backfill start stop status shell env install install-dev test test-rest test-all quick chaos mutants test-cluster images image-stage image-stage-cuda image-mlflow image-airflow image-worker wheel lint format schema reference site bench gpu-wheels clean
 .SILENT:
 .DEFAULT_GOAL := help
 
@@ -68,15 +69,20 @@ shell: $(INSTALLED)  ## open a shell in which airflow and python use this instal
 env: $(INSTALLED)  ## print the same settings for your own shell: eval "$(make env)"
 	$(SERVICES) env
 
-test: $(DEV_INSTALLED)  ## run all tests except the longest (`make chaos`), with TEST_WORKERS processes in parallel
-	$(BIN)/python -m pytest -m "not long" --numprocesses $(TEST_WORKERS) --dist loadfile
+test: $(DEV_INSTALLED)  ## run the tests for every change, with TEST_WORKERS processes in parallel: a quarter of an hour
+	$(PYTEST)
+
+test-rest: $(DEV_INSTALLED)  ## run the other tests, tests/rest: stories on real services, browser, PostgreSQL, processes: three quarters of an hour
+	$(PYTEST) tests/rest
+
+test-all: test test-rest  ## run both
 
 quick: $(DEV_INSTALLED)  ## run fast unit tests that need no service: a few minutes
 	$(BIN)/python -m pytest tests/unit -m "not slow and not long" -k "not postgresql" --numprocesses $(TEST_WORKERS) --dist loadfile
 
 chaos: $(DEV_INSTALLED)  ## run fault-injection tests: kills and pauses of a real installation, and DISTURBED_NIGHTS=30 complete runs (docs/guarantees.md): hours
-	$(BIN)/python -m pytest tests/chaos
-	$(BIN)/python -m pytest -m long tests/unit tests/golden
+	$(BIN)/python -m pytest tests/chaos tests/rest/chaos
+	$(BIN)/python -m pytest -m long tests/unit tests/golden tests/rest
 
 mutants: $(DEV_INSTALLED)  ## run the mutation test: a sample of MUTANTS=400 changes to the code, each of which a unit test must detect; continues after Ctrl-C
 	nice -n 19 $(BIN)/python -m tools.mutants --sample $(MUTANTS)

@@ -13,19 +13,21 @@ TESTS: Final = Path(__file__).resolve().parent
 
 INSTALLATIONS: Final[tuple[tuple[str, ...], ...]] = (
     (
-        "integration/test_starts.py",
-        "integration/test_broken_nights.py",
-        "integration/test_registered_model.py",
         "integration/test_nights.py",
-        "integration/test_own_pipeline.py",
+        "chaos/test_kills.py",
     ),
     (
-        "chaos/test_kills.py",
-        "chaos/test_sleep.py",
-        "integration/test_tuning.py",
-        "integration/test_story.py",
-        "integration/test_story_by_commands.py",
-        "integration/test_approval_in_a_browser.py",
+        "rest/integration/test_starts.py",
+        "rest/integration/test_broken_nights.py",
+        "rest/integration/test_registered_model.py",
+        "rest/integration/test_own_pipeline.py",
+    ),
+    (
+        "rest/chaos/test_sleep.py",
+        "rest/integration/test_tuning.py",
+        "rest/integration/test_story.py",
+        "rest/integration/test_story_by_commands.py",
+        "rest/integration/test_approval_in_a_browser.py",
     ),
 )
 """The files on one installation, in this order: its start, its stop and its first night are paid once. Each takes minutes."""

@@ -20,15 +20,16 @@ def wants_the_installation(path: Path) -> bool:
 
 
 def test_every_file_that_wants_the_installation_shares_one() -> None:
-    files = {path.relative_to(TESTS).as_posix() for folder in ("integration", "chaos") for path in (TESTS / folder).glob("test_*.py")}
+    folders = [TESTS / part / folder for part in ("", "rest") for folder in ("integration", "chaos")]
+    files = {path.relative_to(TESTS).as_posix() for folder in folders for path in folder.glob("test_*.py")}
     assert {name for name in files if wants_the_installation(TESTS / name)} == {name for names in INSTALLATIONS for name in names}
 
 
 def test_files_of_one_installation_are_one_scope_and_others_are_their_own() -> None:
     scopes = [{scope_of(TESTS / name) for name in names} for names in INSTALLATIONS]
-    assert [len(found) for found in scopes] == [1, 1]
-    assert scopes[0] != scopes[1]
-    alone = TESTS / "integration" / "test_commands.py"
+    assert [len(found) for found in scopes] == [1, 1, 1]
+    assert len(set.union(*scopes)) == 3
+    alone = TESTS / "rest" / "integration" / "test_commands.py"
     assert scope_of(alone) == str(alone)
 
 
@@ -38,6 +39,6 @@ def test_installations_come_first_and_files_without_a_slow_test_last() -> None:
         return SimpleNamespace(path=TESTS / name, get_closest_marker=found.get, name=name)
 
     quick, slow = item("unit/test_quick.py"), item("unit/test_slow.py", "slow")
-    commands = item("integration/test_commands.py", "integration", "slow")
-    second, first = (item(names[0], "integration", "slow") for names in reversed(INSTALLATIONS))
-    assert in_order([quick, slow, commands, second, first]) == [first, second, commands, slow, quick]
+    commands = item("rest/integration/test_commands.py", "integration", "slow")
+    installations = [item(names[0], "integration", "slow") for names in INSTALLATIONS]
+    assert in_order([quick, slow, commands, *reversed(installations)]) == [*installations, commands, slow, quick]
