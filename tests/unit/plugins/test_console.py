@@ -1,4 +1,4 @@
-"""What the command `nightshift` runs in a checkout; tests/unit/test_wheel.py has the installed one outside of any."""
+"""What the command `nightshift` runs in a checkout; tests/rest/unit/test_wheel.py has the installed one outside of any."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Stages with users' classes and metrics, of studies and of canaries, each in its own process: the closure has all that they use.
 
-The nightly stages of both families are held to theirs in `tests/unit/training/stages/test_heavy_imports.py`.
+The nightly stages of both families are held to theirs in `tests/rest/unit/training/stages/test_heavy_imports.py`.
 """
 
 from __future__ import annotations

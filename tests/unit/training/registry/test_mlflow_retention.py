@@ -10,7 +10,7 @@ import mlflow
 import pytest
 from mlflow.exceptions import MlflowException
 
-from tests.unit.training.evaluation.test_latency import model_folder
+from tests.unit.training.evaluation.model_files import model_folder
 from tests.unit.training.registry.scenes import decide_on
 from training import liveness
 from training.contracts import RunIdentity, StageRequest

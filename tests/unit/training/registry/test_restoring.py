@@ -11,7 +11,7 @@ import mlflow
 import pandas as pd
 import pytest
 
-from tests.unit.training.evaluation.test_latency import model_folder
+from tests.unit.training.evaluation.model_files import model_folder
 from tests.unit.training.registry.scenes import decide_on
 from training.errors import DataError
 from training.registry import restoring

@@ -13,7 +13,7 @@ import mlflow
 import numpy as np
 import pytest
 
-from tests.unit.training.evaluation.test_latency import FRAME, model_folder
+from tests.unit.training.evaluation.model_files import FRAME, model_folder
 from training.errors import DataError
 from training.models.predictor import load_predictor
 from training.registry import serving

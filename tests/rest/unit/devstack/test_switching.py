@@ -19,7 +19,7 @@ from nightshift.airflow_ext.holds import DEAD_HOLD_SECONDS, hold_path, is_held
 from tests.unit.devstack.airflow_server import DROP, HANG, AirflowServer, airflow_server
 from training.errors import NightshiftError
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 DAG = "search_ranking"
 HOLD = """
 import signal, sys

@@ -18,7 +18,7 @@ from training.store import Store
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).resolve().parents[4]
+ROOT = Path(__file__).resolve().parents[5]
 LEAST_POINTS = {"promotion": 24}
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from training.contracts import ExitCode
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 OWN = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "PYTHONPATH")}
 EXAMPLE = ROOT / "docs" / "examples" / "cancelled_orders" / "cancelled_orders.yaml"
 

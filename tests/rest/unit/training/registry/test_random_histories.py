@@ -12,7 +12,7 @@ from typing import Any
 import mlflow
 import pytest
 
-from tests.unit.training.evaluation.test_latency import model_folder
+from tests.unit.training.evaluation.model_files import model_folder
 from tests.unit.training.registry.histories import History, played
 from tests.unit.training.registry.tracking_databases import ServedTracking, Tracking
 from training.errors import DataError, StoreError

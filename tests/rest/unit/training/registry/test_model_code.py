@@ -20,7 +20,7 @@ import pytest
 from safetensors.numpy import save as save_arrays
 from safetensors.torch import save
 
-from tests.unit.training.evaluation.test_latency import FRAME, model_folder
+from tests.unit.training.evaluation.model_files import FRAME, model_folder
 from tests.unit.training.registry.registered import Registry, scores_elsewhere
 from training.contracts import canonical_json
 from training.data.derived import Derived

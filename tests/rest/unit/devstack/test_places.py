@@ -14,7 +14,7 @@ from nightshift.settings import Settings
 from training.errors import NightshiftError
 from training.store import Store
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 SECRET = "hunter2"
 
 

@@ -13,18 +13,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-import xgboost
 
-from training.contracts import canonical_json
-from training.data.encoders import EncoderSettings
-from training.data.transforms import FeaturePlan, FittedTransforms
+from tests.unit.training.evaluation.model_files import FRAME, model_folder
 from training.evaluation import latency
 from training.evaluation.latency import NUM_CALLS, NUM_WARM_UPS, measure, timed_calls
 from training.runtime.provenance import CHECKOUT
 
 pytestmark = pytest.mark.slow
-
-FRAME = pd.DataFrame({"value": np.arange(60.0), "search": np.arange(60) // 4})
 
 
 class Recorder:
@@ -115,17 +110,6 @@ def test_a_process_that_shares_its_cpu_sees_its_run_delay() -> None:
         finally:
             os.sched_setaffinity(0, allowed)
             other.kill()
-
-
-def model_folder(folder: Path) -> Path:
-    folder.mkdir()
-    plans = [FeaturePlan(name="value", settings=EncoderSettings(kind="number"))]
-    (folder / "transforms.json").write_bytes(FittedTransforms.fit(FRAME, derived=[], features=plans).to_json())
-    matrix = xgboost.DMatrix(FRAME[["value"]].to_numpy(), label=FRAME["value"] > 30)
-    xgboost.train({"objective": "binary:logistic"}, matrix, num_boost_round=2).save_model(folder / "weights.ubj")
-    facts = {"format_version": 1, "family": "boosted_trees", "architecture": {}}
-    (folder / "model.json").write_bytes(canonical_json(facts))
-    return folder
 
 
 def test_model_is_measured_in_a_process_of_its_own(tmp_path: Path) -> None:
