@@ -1,4 +1,4 @@
-"""260 kill points of trainings in several processes, fifty of them with a state of 200 MB; see the 37 of `make test`."""
+"""260 kill points of trainings in several processes, fifty of them with a state of 200 MB; see the 37 of tests/rest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rank is killed at 37 points, after a step or inside a save: the next attempt ends in the bits of the undisturbed training."""
+"""A rank is killed at six points, after a step or inside a save; tests/rest has 37."""
 
 from __future__ import annotations
 
@@ -10,16 +10,7 @@ from tests.unit.training.engine.parallel.kill_points import KillPoint, drawn, ki
 from training.spec.layout import Layout
 
 SEED = 12
-LAYOUTS = {
-    "ddp": (Layout(data=2), 7),
-    "ddp of three": (Layout(data=3), 2),
-    "fsdp2": (Layout(shard=2), 13),
-    "hsdp": (Layout(data=2, shard=2), 3),
-    "tensor": (Layout(tensor=2), 3),
-    "fsdp2-tensor": (Layout(shard=2, tensor=2), 2),
-    "pipeline": (Layout(pipeline=2), 5),
-    "ddp-pipeline": (Layout(data=2, pipeline=2), 2),
-}
+LAYOUTS = {"ddp": (Layout(data=2), 3), "fsdp2": (Layout(shard=2), 2), "pipeline": (Layout(pipeline=2), 1)}
 POINTS = [(name, point) for name, (layout, number) in LAYOUTS.items() for point in drawn(SEED, number, layout)]
 
 
@@ -37,12 +28,3 @@ def test_training_killed_at_a_point_ends_in_the_bits_of_the_undisturbed_one(
     found = killed_and_resumed(LAYOUTS[name][0], tmp_path, point)
     assert found.digest == whole[name]
     assert found.from_step == found.committed_step, "nothing that was committed is lost"
-
-
-@pytest.mark.parametrize("layout", [Layout(data=2), Layout(shard=2), Layout(data=2, pipeline=2)], ids=Layout.words)
-def test_training_whose_steps_change_buffers_ends_in_the_bits_of_the_undisturbed_one(layout: Layout, tmp_path: Path) -> None:
-    expected = undisturbed(layout, tmp_path / "undisturbed", has_buffers=True)
-    # In the middle of an epoch: its end gives all ranks the buffers of the first one. Two saves may be under way.
-    found = killed_and_resumed(layout, tmp_path / "killed", KillPoint(0, 8), has_buffers=True)
-    assert 5 <= found.from_step <= 7
-    assert found.digest == expected
