@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tests.unit.training.data.validation.test_suite_verdicts import view_of
+from tests.unit.training.data.validation.judged_tables import view_of
 from training.data.exact_moments import ExactMoments
 from training.data.validation import order_statistics, snapshot_view
 from training.data.validation.column_statistics import profile

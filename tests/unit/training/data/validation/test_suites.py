@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from devstack.shop import make_day
-from tests.unit.training.data.validation.test_suite_verdicts import judged, view_of
+from tests.unit.training.data.validation.judged_tables import judged, view_of
 from training.data.validation.results import CheckResult
 from training.data.validation.suites import load_suite, run_suite, suites_folder
 from training.errors import SpecError
