@@ -55,7 +55,7 @@ def connect(url: str | None = None) -> Engine:
 
     Raises:
         SpecError: `database.url`, not the URL of a database that can be used.
-        DataError: `database.damaged`.
+        DataError: `database.damaged`; `database.newer`, another version has migrated it.
         UnavailableError: `database.unavailable`.
     """
     engine = _open(url or database_url())
@@ -67,7 +67,12 @@ def connect(url: str | None = None) -> Engine:
                 raise
             # Options of the URL that the driver does not take. Its message may quote their values, and so may the chain.
             raise _refused(f"the driver refuses an option of {masked(engine.url)}", hint="check what follows `?` in the URL") from None
-        if revision != head_revision():
+        head = head_revision()
+        if revision is not None and revision > head:
+            message = f"{masked(engine.url)} has the tables of revision {revision}, this version reads up to {head}"
+            hint = "upgrade Nightshift, restore a backup from before the upgrade, or name another database in NIGHTSHIFT_DATABASE"
+            raise DataError("database.newer", message, hint=hint)
+        if revision != head:
             _upgrade(engine)
     return engine
 

@@ -17,6 +17,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from training.database import Base, connect
 from training.database.connect import MIGRATIONS
+from training.errors import DataError
 from training.registry.ledger import Ledger
 
 INSTANT = "2026-01-01 00:00:00+00:00"
@@ -67,6 +68,18 @@ def test_a_database_of_an_earlier_revision_is_brought_to_the_newest_and_keeps_it
     with connect(empty_database).connect() as connection:
         rows = connection.execute(text("SELECT version, added FROM ledger_decision ORDER BY id")).all()
         assert [tuple(row) for row in rows] == [("1", None), ("2", None), ("3", None)]
+
+
+def test_a_database_of_a_newer_version_is_refused_with_what_to_do_and_stays_as_it_is(empty_database: str) -> None:
+    ledger, engine = decided(empty_database), connect(empty_database)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '0012'"))
+    with pytest.raises(DataError, match=r"has the tables of revision 0012, this version reads up to 0001 \(upgrade Nightshift") as caught:
+        connect(empty_database)
+    assert caught.value.code == "database.newer"
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '0001'"))
+    assert [entry.version for entry in ledger.history("m")] == ["1", "2", "3"]
 
 
 @pytest.mark.parametrize(
