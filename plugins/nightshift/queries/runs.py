@@ -220,7 +220,7 @@ def is_ordered(dag_id: str, run_id: str, given: JsonObject) -> bool:
 
 def _holds(value: object, given: object) -> bool:
     if isinstance(value, Mapping) and isinstance(given, Mapping):
-        return all(_holds(value.get(name), wanted) for name, wanted in given.items())
+        return all(name in value and _holds(value[name], wanted) for name, wanted in given.items())
     return value == given
 
 
