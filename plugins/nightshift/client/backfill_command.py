@@ -3,7 +3,7 @@
     nightshift backfill PIPELINE --from 2026-02-01 --to 2026-02-03 [--set train.epochs=5] [--force] [--keep-going] [--json]
 
 Slots are those of the pipeline's schedule, days those of its time zone. The runs are started from here: after Ctrl-C, the run in
-progress continues, and the same command goes on where it was, as long as its runs exist. It starts failed runs again.
+progress continues, and the same command on the same day (UTC) goes on where it was. It starts failed runs again.
 
 The server is that of --server or NIGHTSHIFT_SERVER, with the token in NIGHTSHIFT_TOKEN; without them, the laptop installation.
 
@@ -113,12 +113,12 @@ def slots_of(client: Client, pipeline: str, first: date, last: date) -> list[dat
 
 
 def _runs(client: Client, slots: Sequence[datetime], options: argparse.Namespace) -> Iterator[Run]:
-    overrides = overrides_of(options.set)
+    overrides, today = overrides_of(options.set), datetime.now(UTC).date().isoformat()
     for slot in slots:
         as_of = slot.isoformat()
         request: dict[str, Any] = {"as_of": as_of, "force": options.force, "overrides": overrides}
-        # The same command finds the run that it started before.
-        key = sha256_hex(canonical_json(["backfill", options.pipeline, request]))
+        # The same command finds the run that it started before. With the day: a run says nothing of the YAML, code and data of a later one.
+        key = sha256_hex(canonical_json(["backfill", today, options.pipeline, request]))
         run = client.run(client.start_run(options.pipeline, key=key, **request).id)
         if run.state == FAILED:
             run = client.start_run(options.pipeline, key=uuid.uuid4().hex, **request)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from airflow.utils.session import create_session
 from fastapi import Request
 from sqlalchemy import update
 
+from nightshift.client import backfill_command
 from nightshift.client.backfill_command import main
 from nightshift.queries import runs
 from tests.unit.plugins.client.test_client import Server
@@ -45,6 +47,12 @@ class Scheduler:
         return self._run(name, run_id)
 
 
+def on_day(monkeypatch: pytest.MonkeyPatch, day: int) -> None:
+    """Set the command's clock to noon of a day in March; it stands still, so that no test runs into the next day."""
+    noon = datetime(2026, 3, day, 12, tzinfo=UTC)
+    monkeypatch.setattr(backfill_command, "datetime", type("Noon", (datetime,), {"now": classmethod(lambda cls, zone: noon)}))
+
+
 def pause(*, is_paused: bool) -> None:
     with create_session() as session:
         session.execute(update(DagModel).where(DagModel.dag_id == PIPELINE).values(is_paused=is_paused))
@@ -60,6 +68,7 @@ def scheduler(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sched
     def details(dag_id: str) -> dict[str, str]:
         return {"timezone": "Asia/Tokyo"}
 
+    on_day(monkeypatch, 1)
     pause(is_paused=False)
     yield made
     pause(is_paused=True)
@@ -98,6 +107,15 @@ def test_the_same_command_starts_failed_runs_again_and_no_finished_one(
     scheduler.failing, scheduler.started = set(), []
     assert main(RANGE) == 0
     assert scheduler.started == sorted(SLOTS)[1:]
+
+
+def test_the_same_command_on_a_later_day_runs_all_slots_again(
+    scheduler: Scheduler, asked: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for day in (1, 1, 2):
+        on_day(monkeypatch, day)
+        assert main([*RANGE, "--force"]) == 0
+    assert scheduler.started == 2 * sorted(SLOTS)
 
 
 def test_keep_going_runs_the_rest_after_a_failure(scheduler: Scheduler, asked: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
