@@ -264,7 +264,7 @@ def test_each_shell_line_of_the_docs_is_one_of_the_manual_or_has_a_reason(path: 
     manual = " ".join(manual_lines())
     for line in shell_lines(path):
         if line.startswith("nightshift "):
-            # tests/integration/test_examples_of_the_help.py runs each command.
+            # tests/rest/integration/test_examples_of_the_help.py runs each command.
             assert line.split()[1] in COMMANDS, f"{path.name}: there is no such command: {line}"
         elif not reason_not_here(line):
             command = " ".join(line.split()[:3])

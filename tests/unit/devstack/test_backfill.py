@@ -1,4 +1,4 @@
-"""Which nights a backfill has, and how it ends; tests/integration runs one."""
+"""Which nights a backfill has, and how it ends; tests/rest/integration runs some."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Whatever is done to MLflow, the weights behind `champion` and `canary` are the ledger's after the next housekeeping.
 
-Of 200 histories, `make test` plays the first ten and `make chaos` the others, the last ten against a served MLflow.
+Of 200 histories, `make test-rest` plays the first ten and `make chaos` the others, the last ten against a served MLflow.
 """
 
 from __future__ import annotations
