@@ -41,10 +41,9 @@ def noted_places(home: Path) -> dict[str, str]:
             # What a stage would get by such a name: PATH, an AIRFLOW_ setting.
             message = f"{path} is damaged: {shown(name)} is not the name of a place for data (capitals, ending in _URI)"
             raise NightshiftError("sources.damaged", message, hint=REMEDY)
-        if not isinstance(value, str):
+        if not isinstance(value, str) or not is_place(value):
             raise NightshiftError("sources.damaged", f"{path} is damaged: the value of {name} is not a place for data", hint=REMEDY)
-    # Earlier versions noted each variable whose name ends so, as BASE_URI=/: such a value names no data, and no pipeline can use it.
-    return {name: value for name, value in values.items() if is_place(value)}
+    return values
 
 
 def places_of(settings: Settings, environ: Mapping[str, str] = os.environ) -> dict[str, str]:

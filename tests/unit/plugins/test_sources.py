@@ -61,6 +61,7 @@ DAMAGED = {
     "name that is none of a place": '{"PATH": "/evil"}',
     "name that Airflow reads": '{"AIRFLOW__CORE__X_URI": "/evil"}',
     "nested": "[" * 100_000,
+    **{f"value {value!r}": json.dumps({"A_URI": value}) for value in ("somewhere", "//host/share", "/a\nb", "", "/")},
 }
 
 
@@ -71,13 +72,6 @@ def test_damaged_file_is_an_error_that_names_it(tmp_path: Path, text: str) -> No
     with pytest.raises(NightshiftError, match=r"sources\.damaged.*sources\.json is damaged") as caught:
         places_of(settings_of(tmp_path), {})
     assert caught.value.hint
-
-
-@pytest.mark.parametrize("value", ["somewhere", "//host/share", "/a\nb", "", "/"])
-def test_value_that_names_no_data_is_left_out(tmp_path: Path, value: str) -> None:
-    (tmp_path / "sources.json").write_text(json.dumps({"BASE_URI": value, "SHOP_URI": "/shop"}))
-
-    assert places_of(settings_of(tmp_path), {}) == {"SHOP_URI": "/shop"}
 
 
 def test_what_is_no_readable_file_is_an_error_that_names_it(tmp_path: Path) -> None:
