@@ -62,8 +62,8 @@ class _BusyError(Exception):
 class Client:
     """An installation, as its REST API shows it.
 
-    Every request is safe to repeat: one that changes something has an `Idempotency-Key`. So a connection that breaks, or a server that is
-    busy, is tried again, at most five times.
+    Every request is safe to repeat: one that starts a run has an `Idempotency-Key`, and any other change that is made twice is one. So a
+    connection that breaks, or a server that is busy, is tried again, at most five times.
     """
 
     def __init__(self, server: str, token: Callable[[], str], *, is_local: bool = False) -> None:
@@ -128,7 +128,7 @@ class Client:
             key: of the request; the same key starts one run, also from another process. None: a new one.
         """
         body = {"as_of": as_of, "snapshot": snapshot, "force": force, **(overrides or {})}
-        return self._post(f"/pipelines/{_quoted(pipeline)}/runs", body, Run, key)
+        return self._ordered(f"/pipelines/{_quoted(pipeline)}/runs", body, Run, key)
 
     def register(self, pipeline: str, artifact_uri: str, format: str, *, key: str | None = None, **body: Any) -> Run:
         """Queue a run that judges a model from outside.
@@ -140,7 +140,7 @@ class Client:
             key: as in `start_run`.
             body: the other keys of `POST /models/register`: `transforms_uri`, `sha256`, `version`, `metrics`, `as_of`, ….
         """
-        return self._post("/models/register", {"pipeline": pipeline, "artifact_uri": artifact_uri, "format": format, **body}, Run, key)
+        return self._ordered("/models/register", {"pipeline": pipeline, "artifact_uri": artifact_uri, "format": format, **body}, Run, key)
 
     def start_study(self, pipeline: str, *, key: str | None = None, **body: Any) -> Study:
         """Queue a study of a pipeline.
@@ -149,7 +149,7 @@ class Client:
             key: as in `start_run`.
             body: `space`, `objective`, `trials`, `tune`, `train`, `as_of`, `snapshot`, as `POST /hpo/studies` has them.
         """
-        return self._post("/hpo/studies", {"pipeline": pipeline, **body}, Study, key)
+        return self._ordered("/hpo/studies", {"pipeline": pipeline, **body}, Study, key)
 
     def study(self, id: str) -> Study:
         """Return a study with its finished trials, by the id of its run."""
@@ -172,7 +172,7 @@ class Client:
             overrides: section (`train`, `evaluate`, `tune`) to keys and values that the new run has instead.
             key: as in `start_run`.
         """
-        return self._post(f"/training-runs/{_quoted(id)}/checkpoints/{_quoted(checkpoint)}/restore", dict(overrides or {}), Run, key)
+        return self._ordered(f"/training-runs/{_quoted(id)}/checkpoints/{_quoted(checkpoint)}/restore", dict(overrides or {}), Run, key)
 
     def metrics(self, id: str, *, after: str | None = None, follow: bool = False) -> Iterator[MetricPoint]:
         """Yield the metrics of a run's training, each point once and in order, also where the server restarts in the meantime.
@@ -275,10 +275,10 @@ class Client:
         """Return one version, with its columns."""
         return self._get(f"/datasets/{_quoted(pipeline)}/versions/{_quoted(version)}", DatasetDetails)
 
-    def deprecate(self, pipeline: str, version: str, *, reason: str, key: str | None = None) -> DatasetVersion:
+    def deprecate(self, pipeline: str, version: str, *, reason: str) -> DatasetVersion:
         """Mark a version, so that new runs refuse it."""
         path = f"/datasets/{_quoted(pipeline)}/versions/{_quoted(version)}/deprecate"
-        return self._post(path, {"reason": reason}, DatasetVersion, key)
+        return self._checked(self._send("POST", path, json={"reason": reason}), DatasetVersion)
 
     def airflow(self, method: str, path: str, **options: Any) -> httpx.Response:
         """Send a request to Airflow's own API, with the same login; `path` begins behind `/api/v2`.
@@ -302,7 +302,7 @@ class Client:
     def _get(self, path: str, kind: type[Found]) -> Found:
         return self._checked(self._send("GET", path), kind)
 
-    def _post(self, path: str, body: Mapping[str, Any], kind: type[Found], key: str | None) -> Found:
+    def _ordered(self, path: str, body: Mapping[str, Any], kind: type[Found], key: str | None) -> Found:
         return self._checked(self._send("POST", path, json=dict(body), headers={"Idempotency-Key": key or uuid.uuid4().hex}), kind)
 
     def _send(self, method: str, path: str, *, prefix: str = PREFIX, **options: Any) -> httpx.Response:
