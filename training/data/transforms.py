@@ -227,7 +227,7 @@ class FittedTransforms:
         """Return the model's input for `frame`, row for row.
 
         Args:
-            frame: raw rows as `frame.parquet` has them, the columns `inputs` in any order among any others; a timestamp
+            frame: raw rows as the frame of a dataset has them, the columns `inputs` in any order among any others; a timestamp
                 without zone counts as UTC.
             serving: True when scoring (evaluation and serving): a feature with `serve_as` has that value in every row.
             fold_numbers: [n], of `target_encoding.fold_numbers`: training rows do not see their own label; None: no row is one.
