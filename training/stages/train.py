@@ -274,7 +274,7 @@ def _stored(
     context: StageContext, dataset: Manifest, files: Mapping[str, bytes], result: FitResult, more: Mapping[str, object]
 ) -> tuple[str, Manifest, str]:
     """Store a model's files; return its URI, its manifest and its `weights_digest`. `more` is added to the manifest's meta."""
-    weights_digest = _weights_digest(result, files["transforms.json"], _classes(dataset))
+    weights_digest = _weights_digest(context.spec.train.model, result, files["transforms.json"], _classes(dataset))
     meta = {
         "family": context.spec.train.model,
         "weights_digest": weights_digest,
@@ -292,12 +292,14 @@ def _stored(
     return uri, manifest, weights_digest
 
 
-def _weights_digest(result: FitResult, transforms: bytes, classes: Mapping[str, list[str]]) -> str:
+def _weights_digest(family: str, result: FitResult, transforms: bytes, classes: Mapping[str, list[str]]) -> str:
     """Return the SHA-256 that names a model: over the weights, and over all that makes an answer of a raw row with them.
 
-    The same bytes score otherwise behind other transforms or activations, and mean something else under other names of classes.
+    The same bytes score otherwise in another model class, behind other transforms or activations, and mean something else under other
+    names of classes.
     """
-    parts = {"weights": sha256_hex(result.weights), "architecture": dict(result.architecture), "transforms": sha256_hex(transforms)}
+    weights, architecture = sha256_hex(result.weights), dict(result.architecture)
+    parts = {"family": family, "weights": weights, "architecture": architecture, "transforms": sha256_hex(transforms)}
     return sha256_hex(canonical_json({**parts, **classes}))
 
 

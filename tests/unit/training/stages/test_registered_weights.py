@@ -15,10 +15,11 @@ from safetensors.torch import load, save
 from tests.unit.training.stages.evaluate_bench import SPEC
 from tests.unit.training.stages.outside_bench import OutsideBench
 from training.data.shards import describe_layout
-from training.models.base import load_family
+from training.models.base import FitResult, load_family
 from training.models.predictor import load_predictor
 from training.models.torch_family import TorchFamily, architecture_of
 from training.runtime.provenance import CHECKOUT
+from training.stages.train import _weights_digest
 
 LOGISTIC = "shop_models.logistic:Logistic"
 TRAIN = "train: {model: boosted_trees, seed: 3, epochs: 20, learning_rate: 0.3, settings: {max_depth: 3}}"
@@ -102,3 +103,17 @@ def test_other_tensors_than_the_modules_are_refused_by_name(bench: OutsideBench,
     error = bench.refused(change(save(module.state_dict())), "safetensors", work=fault)
     assert error["code"] == code
     assert [each for each in words if each not in error["message"]] == [], error["message"]
+
+
+def test_the_same_weights_of_another_model_class_are_another_model() -> None:
+    result = FitResult(
+        weights_name="weights.safetensors",
+        weights=b"tensors",
+        architecture={},
+        best_epoch=0,
+        validation_loss=0.5,
+        history=[],
+        num_steps=0,
+    )
+    of = {family: _weights_digest(family, result, b"{}", {}) for family in (LOGISTIC, "shop_models.logistic:Other")}
+    assert len(set(of.values())) == 2
