@@ -36,7 +36,7 @@ class CheckedSpec(NamedTuple):
 
     spec: PipelineSpec
     warnings: tuple[Problem, ...]
-    """Keys without effect and functions that are not portable, in the order of their lines."""
+    """Keys without effect, in the order of their lines."""
 
 
 def load_spec(path: str | os.PathLike[str]) -> PipelineSpec:

@@ -14,7 +14,6 @@ from training.spec.families import descriptor_of
 from training.spec.key_types import AUTO
 from training.spec.models import Alerts, Costs
 from training.spec.rules.findings import Finding, Rule
-from training.spec.rules.portability import functions_are_portable
 from training.spec.rules.training import num_shares
 from training.spec.sections.data import Data
 from training.spec.sections.drift import Drift, DriftLimits
@@ -32,7 +31,7 @@ LIMITS: Final = ("psi", "jensen_shannon", "kolmogorov_smirnov", "new_categories"
 
 
 def unused_keys(sections: Mapping[str, object]) -> list[Finding]:
-    """Return a finding for each key without effect, and for SQL that is not portable, in sections that are valid."""
+    """Return a finding for each key without effect, in sections that are valid."""
     return [finding for names, rule in _RULES for finding in rule(*(sections[name] for name in names))]
 
 
@@ -138,5 +137,4 @@ _RULES: Final[tuple[tuple[tuple[str, ...], Rule], ...]] = (
     (("tune", "train"), _study_is_limited),
     (("costs",), _costs_are_known),
     (("data", "validate"), _checks_of_data_judge),
-    (("data", "prepare"), functions_are_portable),
 )

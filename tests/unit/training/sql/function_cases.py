@@ -1,11 +1,11 @@
-"""Functions of one row that have one defined meaning, with examples and their values: see `training.sql.portable`."""
+"""Edge cases of DuckDB's functions of one row, and their values."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Final
 
-from training.sql.portable import ERROR, Cases
+from tests.unit.training.sql.operator_cases import ERROR, Cases
 
 FUNCTIONS: Final[Mapping[str, Cases]] = {
     "abs": (

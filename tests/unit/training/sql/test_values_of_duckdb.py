@@ -1,19 +1,16 @@
-"""Every listed operator, conversion and function has in DuckDB the values that are written down for it."""
+"""Operators, conversions and functions have in DuckDB the values that are written down for them."""
 
 from __future__ import annotations
 
 import functools
-import json
-from pathlib import Path
 
 import duckdb
 import pytest
 
-from training.runtime.provenance import CHECKOUT
+from tests.unit.training.sql.function_cases import FUNCTIONS
+from tests.unit.training.sql.operator_cases import CASTS, ERROR, OPERATORS
 from training.sql.analysis import called
 from training.sql.expressions import columns_of, hardened
-from training.sql.portable import CASTS, ERROR, OPERATORS
-from training.sql.portable_functions import FUNCTIONS
 
 CASES = [(name, *case) for table in (OPERATORS, CASTS, FUNCTIONS) for name, cases in table.items() for case in cases]
 
@@ -49,14 +46,6 @@ def test_listed_functions_are_expressions_of_one_row() -> None:
     for cases in FUNCTIONS.values():
         for expression, _value in cases:
             assert columns_of(expression, [], where="a case") == set()
-
-
-def test_the_manual_names_every_listed_function_and_operator() -> None:
-    text = (Path(CHECKOUT) / "docs/data.md").read_text(encoding="utf-8")
-    section = text[text.index("## SQL with one meaning") :].split("\n## ")[0]
-    lines = [line for line in section.splitlines() if line.startswith("* ")]
-    named = {json.dumps(part) for line in lines for part in line.split("`")[1::2]}
-    assert named == {json.dumps(name) for name in (*OPERATORS, *FUNCTIONS)}
 
 
 @pytest.mark.parametrize(
