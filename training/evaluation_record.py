@@ -1,4 +1,4 @@
-"""The record of an evaluation, `metrics.json`: written once by the stages evaluate and canary, read by gates, pages, ledger and advice.
+"""The record of an evaluation, `metrics.json`: written once by the stages evaluate and canary, read by gates, pages and ledger.
 
 A room of its own below `evaluation` and `registry`, which do not import each other. It imports neither numpy nor pandas.
 
@@ -262,37 +262,6 @@ class UnknownLabels(LabelCounts):
     days: dict[str, LabelCounts] = Field(default_factory=dict)
 
 
-class Decay(Part):
-    """How much worse a champion gets with every day (`evaluation.cadence.Decay`)."""
-
-    per_day: Figure | None = None
-    low: Figure | None = None
-    high: Figure | None = None
-    num_nights: StrictInt | None = None
-    oldest_days: Figure | None = None
-    is_paired: StrictBool | None = None
-
-
-class Rhythm(Part):
-    """One rhythm of retraining (`evaluation.cadence.Option`)."""
-
-    rhythm: str | None = None
-    runs_per_year: StrictInt | None = None
-    mean_age_days: Figure | None = None
-    cost_per_year: Figure | None = None
-    metric_lost: Figure | None = None
-    metric_lost_low: Figure | None = None
-    metric_lost_high: Figure | None = None
-
-
-class Advice(Part):
-    """How often to retrain (`evaluation.cadence.Advice`)."""
-
-    lines: tuple[str, ...] = ()
-    options: tuple[Rhythm, ...] = ()
-    decay: Decay | None = None
-
-
 class EvaluationRecord(Part):
     """What one evaluation measured, and what it measured against what."""
 
@@ -336,7 +305,6 @@ class EvaluationRecord(Part):
     importance: Figures | None = None
     latency: dict[str, Latency] | None = None
     """By batch size."""
-    advice: Advice | None = None
     data_to_approve: tuple[str, ...] = ()
     """What `validate` found in the data that a person has to approve, a line for each check."""
     alarm: Alarm | None = None

@@ -1,1 +1,1 @@
-"""How good a model is: metrics, intervals, slices, fairness, checks, latency, cadence."""
+"""How good a model is: metrics, intervals, slices, fairness, checks, latency."""

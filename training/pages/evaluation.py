@@ -36,7 +36,6 @@ class EvaluationPage:
     history: Sequence[Mapping[str, float]] = ()
     """`epoch`, `train_loss` and `validation_loss` of each epoch."""
     facts: Mapping[str, Scalar | Link] = field(default_factory=dict)
-    advice: Sequence[str] = ()
     """Lines."""
     classes: Sequence[ByClass] = ()
     """For classes with names."""
@@ -66,7 +65,6 @@ def render_report(page: EvaluationPage) -> bytes:
         "importance": view.importance(record),
         "plots": {title: Markup(svg) for title, svg in page.plots.items()},  # noqa: S704 - drawn by training.pages.plots
         "history": Markup(history_plot(page.history)) if page.history else None,  # noqa: S704 - as above
-        "advice": page.advice,
         "labels": view.labels(record),
         "classes": page.classes,
         "positive": view.positive_class(record, rules),

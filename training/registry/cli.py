@@ -29,6 +29,7 @@ from training.registry.decisions import VERSION_NAMES, champions, find_version, 
 from training.registry.findings import Findings
 from training.registry.history_table import history_lines
 from training.registry.ledger import AliasHolder, Ledger, ModelAliases, name_of
+from training.registry.retraining import retraining_lines
 from training.runtime.lazy_imports import MLFLOW_DEFERRED, MLFLOW_OPTIONAL, lean_imports
 from training.spec.types import free_text_fault
 from training.store import Store
@@ -96,7 +97,8 @@ def _show(ledger: Ledger, options: argparse.Namespace) -> int:
         if waiting:
             sys.stdout.write(f"  waits for an approval: version {', '.join(waiting)}\n")
         if options.model:
-            sys.stdout.write("".join(f"{line}\n" for line in ["", *history_lines(ledger.outline(name))]))
+            lines = history_lines(ledger.outline(name), retraining=retraining_lines(ledger, name))
+            sys.stdout.write("".join(f"{line}\n" for line in ["", *lines]))
     return 0
 
 

@@ -18,8 +18,8 @@ LEAST_WIDTH: Final = 60
 """Narrower terminals wrap the lines themselves."""
 
 
-def history_lines(history: Sequence[Entry], width: int | None = None) -> list[str]:
-    """Return the table's lines.
+def history_lines(history: Sequence[Entry], width: int | None = None, *, retraining: Sequence[str] = ()) -> list[str]:
+    """Return the table's lines, and below them those of `retraining`.
 
     Args:
         width: in characters; None: the terminal's. Output that goes elsewhere is not wrapped: a line of reasons is one line there.
@@ -31,7 +31,7 @@ def history_lines(history: Sequence[Entry], width: int | None = None) -> list[st
     lines = [_row(rows[0], widths, width)]
     for entry, row in zip(history, rows[1:], strict=True):
         lines += [_row(row, widths, width), *_reasons(entry, width)]
-    return lines
+    return [*lines, "", *(f"  {line}" for line in retraining)] if retraining else lines
 
 
 def _cells(entry: Entry) -> tuple[str, ...]:

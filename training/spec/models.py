@@ -88,7 +88,7 @@ class Alerts(Section):
 
 
 class Costs(Section):
-    """What a training costs, for the advice on how often to retrain."""
+    """What a training costs; `nightshift show` derives from it what retraining costs in a year."""
 
     run: Annotated[float, Field(ge=0, le=1e9)] | None = None
     """Of one run; absent: its hours times `hour`."""

@@ -23,19 +23,16 @@ from training.data.split_kinds import division_words
 from training.engine.tracking_journal import tracked_run
 from training.evaluation import checks, latency
 from training.evaluation.baselines import log_record, naive_record, named_entries
-from training.evaluation.cadence import Night
 from training.evaluation.evaluated_dataset import Dataset, read_dataset
 from training.evaluation.measures import Measures
 from training.evaluation.metrics.per_class import by_class
 from training.evaluation.raw_rows import RawRows
 from training.evaluation.rivals import Compared, Rivals, compared
 from training.evaluation.rows import Rows
-from training.evaluation.staleness import advice_of
 from training.evaluation_record import (
     FILE,
     FORMAT_VERSION,
     META_KEYS,
-    Advice,
     Baselines,
     Candidate,
     Checks,
@@ -119,7 +116,6 @@ def work(context: StageContext) -> Outcome:
         checks=result_checks,
         importance=importance,
         latency=calls,
-        advice=_advice(context, data, predictor, rivals.champion),
         **_to_approve(context),
     )
     record = EvaluationRecord.of_parts(_facts(model, dataset, registered, rivals, alike), measured, rest)
@@ -189,21 +185,6 @@ def _calls(context: StageContext, rows: pd.DataFrame, dataset: Manifest) -> dict
         {f"{name}_ms": limit for name, limit in limits.items() if limit is not None},
     )
     return None if found is None else {batch: Latency.model_validate(call) for batch, call in found.items()}
-
-
-def _advice(context: StageContext, data: Dataset, predictor: Predictor, champion: Rival | None) -> Advice:
-    parameters = context.request.parameters
-    found = advice_of(
-        context.spec,
-        lambda name, numbers: RawRows(data.reader, numbers)[name],
-        data.event_us,
-        data.test,
-        predictor.inputs,
-        champion=champion,
-        nights=[Night(**night) for night in parameters.get("nights") or []],
-        process_hours=parameters.get("process_hours"),
-    )
-    return Advice.model_validate(found)
 
 
 def _register(context: StageContext, model: Manifest, predictor: Predictor, rows: pd.DataFrame, run_id: str | None) -> Registration:
@@ -296,7 +277,6 @@ def _report(context: StageContext, rows: Rows, scored: Scored, record: Evaluatio
             classes=by_class(rows.labels, scored.candidate, scored.champion, classes, threshold=rules.threshold),
             # The gates' judgement of these numbers; promote judges again and records the decision.
             decision=decide(record, rules, approval=promote.approval, promote=promote),
-            advice=() if record.advice is None else record.advice.lines,
         )
     )
 

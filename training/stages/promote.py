@@ -21,6 +21,7 @@ from training.data.transforms_file import serving_inputs
 from training.engine.tracking_journal import deliver_all, tracked_run
 from training.errors import DeniedError, UnavailableError
 from training.evaluation_record import FILE, EvaluationRecord
+from training.registry import retraining
 from training.registry.decisions import approved_findings, record_candidate, settle_canary, settlement
 from training.registry.gates import CanaryVerdict, decide, judge_canary
 from training.registry.headline import headline
@@ -127,6 +128,7 @@ def _candidate(context: StageContext, ledger: Ledger, order: Mapping[str, str]) 
         "has_canary": spec.promote.canary is not None,
         "mlflow_run_id": tracked_run(context.store.bucket, request.parameters),
         "overrides": request.parameters.get("overrides", {}),
+        retraining.KEY: _retraining(context),
         **({"registered": model.meta["registered"]} if "registered" in model.meta else {}),
     }
     place = _registration(context, ledger, Origin.of(weights, evidence, model_uri=request.inputs["model"]), record)
@@ -148,6 +150,14 @@ def _candidate(context: StageContext, ledger: Ledger, order: Mapping[str, str]) 
         evidence=evidence,
         decided_by=request.run.owner,
     )
+
+
+def _retraining(context: StageContext) -> JsonObject:
+    """Return what `nightshift show` says of the cost of retraining rests on."""
+    costs = context.spec.costs
+    by_hour = None if costs.hour is None else costs.hour * context.request.parameters["process_hours"]
+    run_cost = by_hour if costs.run is None else costs.run
+    return {"primary": context.spec.evaluate.primary, "run_cost": run_cost, "currency": costs.currency}
 
 
 def _registration(context: StageContext, ledger: Ledger, origin: Origin, record: EvaluationRecord) -> Registration:

@@ -26,6 +26,7 @@ from nightshift.queries.records import (
     MetricPage,
     MetricPoint,
     Model,
+    ModelDetails,
     ModelVersion,
     Page,
     Pipeline,
@@ -223,9 +224,9 @@ class Client:
         """Yield the models, by name."""
         return self._pages("/models", Model, {})
 
-    def model(self, name: str) -> Model:
+    def model(self, name: str) -> ModelDetails:
         """Return a model's standing."""
-        return self._get(f"/models/{_quoted(name)}", Model)
+        return self._get(f"/models/{_quoted(name)}", ModelDetails)
 
     def version(self, model: str, version: str) -> ModelVersion:
         """Return a version with the decisions about it, by its number or its semantic version."""

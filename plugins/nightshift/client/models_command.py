@@ -21,7 +21,7 @@ from urllib.parse import quote
 
 from nightshift.client.client import ENDED, POLL_SECONDS, Client
 from nightshift.client.login import add_options, client_of
-from nightshift.queries.records import DecisionSummary, Holder, Model, StageOrder
+from nightshift.queries.records import DecisionSummary, Holder, Model, ModelDetails, StageOrder
 from training.command_line import example, exit_code_of
 from training.errors import DeniedError
 from training.registry.decisions import VERSION_NAMES, champions
@@ -68,7 +68,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _show(client: Client, options: argparse.Namespace) -> int:
-    found = [client.model(options.model)] if options.model else list(client.models())
+    found: list[ModelDetails] | list[Model] = [client.model(options.model)] if options.model else list(client.models())
     if options.json:
         sys.stdout.write(json.dumps({model.name: _whole(client, model) for model in found}, indent=1, ensure_ascii=False) + "\n")
         return 0
@@ -76,8 +76,9 @@ def _show(client: Client, options: argparse.Namespace) -> int:
         sys.stdout.write("nothing was decided yet\n")
     for model in found:
         sys.stdout.write("".join(f"{line}\n" for line in standing_lines(model)))
-        if options.model:
-            sys.stdout.write("".join(f"{line}\n" for line in ["", *history_lines(_history(client, model.name))]))
+        if isinstance(model, ModelDetails):
+            lines = history_lines(_history(client, model.name), retraining=model.retraining)
+            sys.stdout.write("".join(f"{line}\n" for line in ["", *lines]))
     return 0
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
-from typing import TYPE_CHECKING, Final, TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 from nightshift.execution.backend import backend_of
 from nightshift.resolved_run import ResolvedRun
@@ -27,9 +26,6 @@ if TYPE_CHECKING:
     from training.registry.ledger import AliasHolder
     from training.registry.verdicts import ApprovedFinding
 
-MAX_NIGHTS: Final = 400
-"""The part of a champion's life that an evaluation sees: one year."""
-
 
 class Rival(TypedDict):
     """A champion or canary as the parameters of an evaluation have it."""
@@ -40,15 +36,6 @@ class Rival(TypedDict):
     as_of: str
     bounds: Mapping[str, Sequence[str]]
     revision: int
-
-
-class ChampionNight(TypedDict):
-    """How a champion and its candidate did on the test rows of one later run, by the primary metric."""
-
-    age_days: float
-    champion: float
-    candidate: float | None
-    weights_digest: str
 
 
 def needs_of(stage: str, spec: PipelineSpec) -> dict[str, str]:
@@ -101,10 +88,7 @@ def _looked_up(
     if stage == "tune":
         raise ValueError("the work of `tune` is nightshift.operators.study's")
     if stage == "evaluate":
-        trained = results["model"]
-        hours = trained.timings.get("total", 0.0) / 3600 * spec.train.placement.world_size
-        facts = {**_tracking_of(resolved.store, trained), "process_hours": hours, "nights": nights_of(spec, settings)}
-        return facts, {}
+        return _tracking_of(resolved.store, results["model"]), {}
     if stage == "canary":
         rivals, since = rivals_of(spec, settings), canary_since(spec, settings)
         verdict = {"canary_since": since, "canary_approved": canary_approved(spec, settings)}
@@ -184,7 +168,14 @@ def _promotion(
     key: dict[str, object] = {"model": spec.promote.model, "weights": weights, "evaluation": results["evaluation"].digest}
     report_uri = results["evaluation"].reports.get("evaluation")
     prepare_code = code_of(spec, "prepare", settings).version
-    parameters = {**_tracking_of(resolved.store, results["model"]), "report_uri": report_uri, "prepare_code": prepare_code}
+    trained = results["model"]
+    process_hours = trained.timings.get("total", 0.0) / 3600 * spec.train.placement.world_size
+    parameters = {
+        **_tracking_of(resolved.store, trained),
+        "report_uri": report_uri,
+        "prepare_code": prepare_code,
+        "process_hours": process_hours,
+    }
     if resolved.overrides:
         parameters["overrides"] = dict(resolved.overrides)
         # Other thresholds are another decision, also about the same model and the same evaluation.
@@ -260,32 +251,6 @@ def canary_approved(spec: PipelineSpec, settings: Settings) -> list[ApprovedFind
 
     ledger = Ledger(settings.database_url)
     return approved_findings(ledger, ledger.standing(spec.promote.model))
-
-
-def nights_of(spec: PipelineSpec, settings: Settings) -> list[ChampionNight]:
-    """Return how champions did on the test rows of later runs, as the ledger's evaluations say: what advice on retraining rests on."""
-    from training.registry.ledger import Ledger
-
-    found: list[ChampionNight] = []
-    for entry in Ledger(settings.database_url).newest_first(spec.promote.model):
-        if len(found) == MAX_NIGHTS:
-            break
-        evidence = entry.evidence
-        champion, old, new = (evidence.get(name) or {} for name in ("champion", "champion_metrics", "metrics"))
-        value = old.get(spec.evaluate.primary)
-        if entry.request_key is not None or not isinstance(value, int | float) or "as_of" not in champion:
-            continue
-        age = datetime.fromisoformat(str(evidence["as_of"])) - datetime.fromisoformat(champion["as_of"])
-        candidate = new.get(spec.evaluate.primary)
-        found.append(
-            {
-                "age_days": age.total_seconds() / 86_400,
-                "champion": float(value),
-                "candidate": float(candidate) if isinstance(candidate, int | float) else None,
-                "weights_digest": str(champion["weights_digest"]),
-            }
-        )
-    return found[::-1]
 
 
 def _rival(holder: AliasHolder | None, revision: int) -> Rival | None:

@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Final
 
-from nightshift.queries.records import Decision, DecisionSummary, Holder, Model, ModelVersion, Reason
+from nightshift.queries.records import Decision, DecisionSummary, Holder, Model, ModelDetails, ModelVersion, Reason
 from training.errors import DeniedError, shown
 from training.registry.decisions import weights_named
 from training.registry.ledger import AliasHolder, Entry, Ledger, name_of
+from training.registry.retraining import retraining_lines
 
 HOLDER_FIELDS: Final = tuple(Holder.model_fields)
 May = Callable[[str], bool]
@@ -21,7 +22,7 @@ def models(ledger: Ledger, may: May) -> list[Model]:
     return [_model(ledger, name, pipelines) for name in ledger.models() if _is_readable(pipelines := ledger.pipelines_of(name), may)]
 
 
-def model(ledger: Ledger, name: str, may: May) -> Model:
+def model(ledger: Ledger, name: str, may: May) -> ModelDetails:
     """Return one model.
 
     Raises:
@@ -30,7 +31,7 @@ def model(ledger: Ledger, name: str, may: May) -> Model:
     pipelines = ledger.pipelines_of(name)
     if not _is_readable(pipelines, may):
         raise unknown_model(name)
-    return _model(ledger, name, pipelines)
+    return ModelDetails(**_model(ledger, name, pipelines).model_dump(), retraining=retraining_lines(ledger, name))
 
 
 def decisions(ledger: Ledger, name: str, may: May) -> list[DecisionSummary]:

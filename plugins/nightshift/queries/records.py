@@ -137,6 +137,14 @@ class Model(Record):
     )
 
 
+class ModelDetails(Model):
+    """A model's standing, and how often to retrain it."""
+
+    retraining: list[str] = Field(
+        description="What weekly, daily and hourly retraining costs and gains, in words; empty before the first decision."
+    )
+
+
 class Reason(Record):
     """What a gate found."""
 

@@ -16,7 +16,7 @@ from tests.unit.training.registry.good_evaluation import GOOD
 from training import evaluation_record
 from training.contracts import canonical_json
 from training.errors import DataError
-from training.evaluation import cadence, fairness, slices
+from training.evaluation import fairness, slices
 from training.evaluation.bootstrap import blocks, paired, sequential
 from training.evaluation_record import EvaluationRecord, Part
 from training.registry.ledger import AliasHolder
@@ -28,9 +28,6 @@ MEASURED = (
     (slices.Slice, evaluation_record.Slice),
     (fairness.Treated, evaluation_record.Treated),
     (fairness.Fairness, evaluation_record.Fairness),
-    (cadence.Decay, evaluation_record.Decay),
-    (cadence.Option, evaluation_record.Rhythm),
-    (cadence.Advice, evaluation_record.Advice),
 )
 """What is measured, and the table of the file that it becomes."""
 

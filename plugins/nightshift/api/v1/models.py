@@ -14,7 +14,7 @@ from nightshift.api.paging import Cursor, Limit, page_of
 from nightshift.api.problems import WRITES, responses
 from nightshift.api.routing import ApiRoute
 from nightshift.queries import models
-from nightshift.queries.records import Decision, DecisionSummary, Model, ModelVersion, Page, StageOrder
+from nightshift.queries.records import Decision, DecisionSummary, Model, ModelDetails, ModelVersion, Page, StageOrder
 from nightshift.queries.stages import SYNONYMS, StageName, order_stage
 from nightshift.settings import Settings
 from training.errors import DeniedError
@@ -33,7 +33,7 @@ def all_models(granted: Granted, limit: Limit = MAX_PAGE, cursor: Cursor = None)
 
 
 @router.get("/models/{model}", responses=responses(404, 422))
-def model_of(model: ModelName, granted: Granted) -> Model:
+def model_of(model: ModelName, granted: Granted) -> ModelDetails:
     """Show who is champion and canary, and what waits for an approval."""
     return models.model(_ledger(), model, granted.may_read)
 

@@ -3,7 +3,6 @@
 import json
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from nightshift.work import Work
 from tests.unit.training.registry.scenes import decide_on
 from training.contracts import RunIdentity, StageResult, fingerprint
 from training.registry.decisions import answer_request, roll_back
-from training.registry.ledger import Entry, Ledger
+from training.registry.ledger import Ledger
 from training.runtime.provenance import CHECKOUT
 from training.spec import PipelineSpec, freeze, load_spec, parse_spec, resolve_uris, spec_part
 from training.store import Store
@@ -70,7 +69,6 @@ def ask(shop: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> WorkOf:
         resolved = ResolvedRun(
             {"spec_uri": store.put_json(freeze(spec)), "as_of": as_of.isoformat(), "force": False, "overrides": overrides or {}}
         )
-        monkeypatch.setattr(stage_work, "nights_of", lambda spec, settings: [])
         monkeypatch.setattr(stage_work, "rivals_of", lambda spec, settings: {"champion": champion, "canary": None})
         scalars: dict[str, dict[str, Any]] = {"train": {"weights_digest": weights}}
         if to_approve:
@@ -259,36 +257,6 @@ def test_the_spec_that_a_run_froze_is_the_spec_of_all_its_stages(ask: WorkOf, st
     resolved = ResolvedRun({"spec_uri": store.put_json(freeze(spec)), "as_of": AS_OF.isoformat(), "force": "a1"})
     assert isinstance(resolved.spec, PipelineSpec)
     assert (resolved.spec, resolved.as_of, resolved.force) == (PipelineSpec.thaw(freeze(spec)), AS_OF, "a1")
-
-
-def test_nights_are_what_later_evaluations_said_of_a_champion_and_no_answer_to_a_request(installation: Path) -> None:
-    settings = Settings.from_environment()
-    ledger = Ledger(settings.database_url)
-    champion = {"as_of": "2026-02-01T02:00:00+00:00", "version": "1", "weights_digest": "w1"}
-    evidence = {
-        "as_of": "2026-02-03T14:00:00+00:00",
-        "champion": champion,
-        "champion_metrics": {"ndcg@10": 0.6},
-        "metrics": {"ndcg@10": 0.61},
-    }
-    asked = Entry(
-        model="search_ranking",
-        key="a",
-        weights_digest="w2",
-        version="2",
-        action="recorded",
-        outcome="needs_approval",
-        reasons=[],
-        evidence=evidence,
-        decided_by="night",
-    )
-    ledger.record(asked)
-    ledger.record(replace(asked, key="b", outcome="declined", request_key="a"))
-    ledger.record(replace(asked, key="c", outcome="rejected", evidence={**evidence, "champion_metrics": {"ndcg@10": "nan"}}))
-    ledger.record(replace(asked, key="d", outcome="rejected", evidence={**evidence, "champion": None}))
-    assert stage_work.nights_of(load_spec(SPEC_PATH), settings) == [
-        {"age_days": 2.5, "champion": 0.6, "candidate": 0.61, "weights_digest": "w1"}
-    ]
 
 
 def test_canary_stage_is_given_the_instant_from_which_its_verdict_counts(ask: WorkOf) -> None:

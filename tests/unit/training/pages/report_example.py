@@ -49,7 +49,7 @@ def rendered(content: dict[str, Any]) -> bytes:
     reasons = () if made is None else tuple(Reason(**reason) for reason in made["reasons"])
     return render_report(
         EvaluationPage(
-            **{name: content[name] for name in ("pipeline", "as_of", "rules", "plots", "history", "facts", "advice") if content.get(name)},
+            **{name: content[name] for name in ("pipeline", "as_of", "rules", "plots", "history", "facts") if content.get(name)},
             record=EvaluationRecord.of(content["evaluation"]),
             decision=None if made is None else Decision(outcome=made["outcome"], reasons=reasons),
         )
@@ -80,11 +80,6 @@ def _content(num_rows: int) -> dict[str, Any]:
             "test rows": "2013-07-07 00:00 UTC to 2013-07-14 00:00 UTC",
         },
         "decision": _decision(evaluation),
-        "advice": [
-            "The champion loses 0.0021 auc a week: it is 0.0063 below its first night after 21 days.",
-            "Weekly retraining costs 4 runs of 3.1 min a month and would gain 0.0011 auc on average.",
-            "Daily retraining costs 30 runs and would gain 0.0019; hourly gains no more: labels come once a day.",
-        ],
     }
 
 

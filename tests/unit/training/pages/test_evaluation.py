@@ -206,7 +206,7 @@ def test_bars_are_as_long_as_their_share_of_the_longest_and_never_negative() -> 
 
 def test_every_missing_part_is_left_out_with_a_line_that_says_why() -> None:
     nothing = {"metrics": {"auc": "nan"}, "champion_metrics": {}, "baseline": "no champion", "num_rows": 12, "version": None}
-    absent = {"decision": None, "plots": {}, "history": None, "advice": None, "facts": {}}
+    absent = {"decision": None, "plots": {}, "history": None, "facts": {}}
     found = Page(
         report_example.rendered(
             {"evaluation": nothing, "pipeline": "p", "as_of": "never", "rules": rules(slices=[], sensitive=[]), **absent}
@@ -222,7 +222,6 @@ def test_every_missing_part_is_left_out_with_a_line_that_says_why() -> None:
         "No loss curve",
         "No importance",
         "The latency was not measured.",
-        "No advice",
         "No facts were recorded.",
     ):
         assert line in found.text, line
@@ -267,7 +266,6 @@ def test_values_from_data_are_escaped_as_text() -> None:
         plots={HOSTILE: "<svg></svg>"},
         facts={HOSTILE: HOSTILE, "link": {"text": HOSTILE, "url": f"https://mlflow.example/{HOSTILE}"}},
         decision=decided(HOSTILE, gate=HOSTILE, words=HOSTILE, severity=HOSTILE),
-        advice=[HOSTILE],
     )
     assert len(found.all("script")) == 1
     assert found.all("img") == []

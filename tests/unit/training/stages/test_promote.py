@@ -15,6 +15,7 @@ from training.evaluation import latency
 from training.registry.decisions import answer_request, approved_findings
 from training.registry.ledger import Ledger
 from training.registry.registered import Registration
+from training.registry.retraining import retraining_lines
 
 pytestmark = pytest.mark.slow
 
@@ -85,6 +86,14 @@ def night(
         "snapshot": bench.snapshot_uri,
     }
     return bench.stage("promote", inputs, {"triggered_by": "ann", "report_uri": evaluation.reports["evaluation"], **parameters}, work=work)
+
+
+def test_a_decision_has_what_its_run_cost_for_the_advice_on_retraining(
+    bench: EvaluateBench, models: dict[str, StageResult], ledger: Ledger
+) -> None:
+    costs = {"promote: {model: orders}": "promote: {model: orders}\ncosts: {hour: 4, currency: EUR}"}
+    night(bench, ledger, models["good"], "priced", costs, process_hours=0.5)
+    assert retraining_lines(ledger, "orders")[1] == "weekly: 52 runs, 104 EUR a year"
 
 
 def test_a_first_model_is_champion_with_all_that_a_reader_needs(

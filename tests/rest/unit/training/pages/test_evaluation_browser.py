@@ -62,7 +62,6 @@ def content() -> bytes:
     full["evaluation"]["importance"][long] = 0.001
     full["facts"][long] = {"text": "y" * 300, "url": f"https://mlflow.example/{'z' * 300}"}
     full["decision"]["reasons"].append({"gate": "slices", "passed": True, "severity": "fail", "words": "w" * 300})
-    full["advice"].append("v" * 300)
     return rendered(full)
 
 
