@@ -5,6 +5,7 @@ while the cluster does not answer, and its errors are ours.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -26,7 +27,10 @@ if TYPE_CHECKING:
 NOT_FOUND: Final = 404
 CONFLICT: Final = 409
 INVALID: Final = frozenset({400, 422})
-DENIED: Final = frozenset({401, 403})
+FORBIDDEN: Final = 403
+DENIED: Final = frozenset({401, FORBIDDEN})
+QUOTA: Final = "exceeded quota"
+NO_RIGHT: Final = re.compile(r'User ".*" cannot ')
 MAX_WORDS_CHARS: Final = 1000
 MAX_TRIES: Final = 5
 TRIED_AGAIN: Final = tenacity.retry(
@@ -83,9 +87,10 @@ class Submitter:
         """Create the objects of a launch unless they exist.
 
         Raises:
-            DeniedError: `kubernetes.denied`; `kubernetes.name_taken`, an object of its name is not the launch's.
+            DeniedError: `kubernetes.denied`, the account lacks a right; `kubernetes.refused`, an admission rule says no;
+                `kubernetes.name_taken`, an object of its name is not the launch's.
             SpecError: `kubernetes.invalid`, the cluster refuses the manifest, and says why.
-            UnavailableError: `kubernetes.unavailable`.
+            UnavailableError: `kubernetes.unavailable`; `kubernetes.quota`, the namespace's ResourceQuota is used up.
         """
         self._create(launch)
         if launch.is_gang:
@@ -165,6 +170,15 @@ def fault(status: int, body: object, *, verb: str, name: str, namespace: str) ->
     """Return what an HTTP status of the API means for a task."""
     words = _message(body)
     what = f"could not {verb} {name} in namespace {namespace}: {words}"
+    if status in DENIED and QUOTA in words:
+        return UnavailableError(
+            "kubernetes.quota", what, hint="raise the namespace's ResourceQuota (docker/kubernetes/base/quota.yaml), or ask for less"
+        )
+    if status == FORBIDDEN and not NO_RIGHT.search(words):
+        # An admission rule: a PriorityClass or ServiceAccount that is missing, a LimitRange, the namespace's security profile.
+        return DeniedError(
+            "kubernetes.refused", what, hint="make what the message names, or correct it in the file of NIGHTSHIFT_KUBERNETES"
+        )
     if status in DENIED:
         return DeniedError("kubernetes.denied", what, hint="docker/kubernetes/ has the Role that Airflow needs")
     if status == NOT_FOUND:

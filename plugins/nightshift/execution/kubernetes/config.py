@@ -63,7 +63,7 @@ class Nodes(Section):
 
 
 class Spot(Nodes):
-    fallback_after: Annotated[int, Field(ge=0, le=1000)] = 2
+    fallback_after: Annotated[int, Field(ge=1, le=1000)] = 2
     """Number of preemptions of one piece of work after which it runs on nodes that are not preempted."""
 
 

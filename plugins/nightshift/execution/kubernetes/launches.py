@@ -252,7 +252,7 @@ class RemoteWork:
     def _is_spot(self, preemptions: int) -> bool:
         if self._task.stage not in TRAININGS or self._cluster.spot is None or not self._spec.train.placement.spot:
             return False
-        return preemptions < max(self._cluster.spot.fallback_after, 1)
+        return preemptions < self._cluster.spot.fallback_after
 
     def _may_shrink(self) -> bool:
         return self._task.stage in TRAININGS and bool(self._smaller_sizes())

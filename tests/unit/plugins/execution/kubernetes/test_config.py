@@ -55,6 +55,7 @@ def test_a_pinned_image_stands_for_the_code(tmp_path: Path) -> None:
         (SMALL + "environment:\n  DB_PASSWORD: hunter2\n", ":4", "[environment.secret] DB_PASSWORD looks like a secret"),
         (SMALL + "grace: 5\n", ":3", "[duration.invalid]"),
         (SMALL + "pull_policy: Sometimes\n", ":3", "[field.choice]"),
+        (SMALL + "spot: {fallback_after: 0}\n", ":3", "spot.fallback_after"),
         ("namespace: Not_A_Name\nimage: i\n", ":1", "is not a name in Kubernetes"),
     ],
 )
