@@ -44,12 +44,12 @@ REMEDIES: Final[Mapping[str, str]] = {
     ),
     "format.jsonl": "correct the line that the message names: one JSON object per line, in UTF-8, with the keys of the first line",
     "freshness.late": "wait for newer data, or raise `validate.freshness`",
-    "gang.forming": "check why the missing pods cannot be created (quota, admission); raise `schedule_timeout` if it takes longer",
+    "gang.forming": "run the command of the message: the Job's events say why pods cannot be created (quota, admission, PriorityClass)",
     "gang.partial": (
         "nothing: the gang gave back the nodes that it had, and asks for all of them again after a back-off, out of no budget;"
         " docs/kubernetes.md says how a cluster starts all members or none"
     ),
-    "gang.queued": "wait for quota, or raise `schedule_timeout`; Kueue's workload says what is missing",
+    "gang.queued": "run the command of the message: Kueue says there what is missing; wait for quota, or raise `schedule_timeout`",
     "gang.unplaced": RETRIED,
     "init.features": "the hint has the reason for each column; add columns that are known when the prediction is made",
     "internal.error": "report it, with the traceback in the api-server's log",
@@ -87,7 +87,7 @@ REMEDIES: Final[Mapping[str, str]] = {
     "pod.image_refused": "check the image's name, its tag and the pull secret in placement.yaml",
     "pod.oom": "raise the memory of the stage (`resources`, or `train.placement.memory`); it is started once more",
     "pod.preempted": f"{RETRIED}; if a queue took its nodes, the same Job goes on later, out of no budget",
-    "pod.queued": "wait for quota, or raise `schedule_timeout`",
+    "pod.queued": "run the command of the message: Kueue says there what is missing; wait for quota, or raise `schedule_timeout`",
     "pod.start_timeout": RETRIED,
     "pod.unschedulable": "ask for less, add nodes, or raise `schedule_timeout`; the message has the scheduler's words",
     "process.exit": "the log of the attempt has the traceback",

@@ -108,7 +108,7 @@ def look_at_gang(job: Json | None, pods: Sequence[Json]) -> LaunchStatus:
     since, was_preempted = _waiting_since(job), _was_preempted(job)
     if is_suspended:
         queue = (job["metadata"].get("labels") or {}).get(QUEUE_LABEL, "")
-        words = f"waiting for admission by queue {queue or 'of the cluster'}"
+        words = f"waiting for admission by queue {queue or 'of the cluster'}{_whose_workload(job)}"
         if pods:
             words = f"suspended: its members save what they have and end; then {words}"
         return LaunchStatus(phase="waiting", code="gang.queued", words=words, waiting_since=since, was_preempted=was_preempted)
@@ -124,7 +124,8 @@ def look_at_gang(job: Json | None, pods: Sequence[Json]) -> LaunchStatus:
     facts: dict[str, Any] = {"waiting_since": since, "was_preempted": was_preempted}
     facts |= {"is_partly_placed": partly, "partly_placed_since": partly_since}
     if not waiting:
-        return LaunchStatus(phase="waiting", code="gang.forming", words=f"{len(members)} of {wanted} members exist", **facts)
+        why = f"`kubectl describe job {job['metadata']['name']} -n {job['metadata']['namespace']}` says why others do not"
+        return LaunchStatus(phase="waiting", code="gang.forming", words=f"{len(members)} of {wanted} members exist; {why}", **facts)
     # The member that cannot be placed says more than those that are only starting.
     first = next((status for status in waiting if status.code == "pod.unschedulable"), None) or max(
         waiting, key=lambda status: bool(status.words)
@@ -133,6 +134,12 @@ def look_at_gang(job: Json | None, pods: Sequence[Json]) -> LaunchStatus:
     placed = next((status.started_at for status in waiting if status.started_at), "")
     words = f"{count}; {first.member}: {first.words or 'starting'}"
     return LaunchStatus(phase="waiting", code=first.code, words=words, started_at=placed, **facts)
+
+
+def _whose_workload(queued: Json) -> str:
+    """Say where Kueue writes what a Pod or Job waits for, such as a LocalQueue that does not exist: this account may not read it."""
+    metadata = queued["metadata"]
+    return f"; what it lacks: `kubectl describe workloads -n {metadata['namespace']} -l kueue.x-k8s.io/job-uid={metadata['uid']}`"
 
 
 def _is_replaced(pod: Json, status: LaunchStatus, resumed_at: str) -> bool:
@@ -261,7 +268,7 @@ def _why_waiting(pod: Json, status: Json, waiting: Json) -> tuple[str, str]:
     scheduled = _find(status, "PodScheduled")
     if scheduled is not None and scheduled.get("status") == "False":
         if scheduled.get("reason") == "SchedulingGated":
-            return "pod.queued", "waiting for admission by its queue"
+            return "pod.queued", f"waiting for admission by its queue{_whose_workload(pod)}"
         return "pod.unschedulable", f"no place yet: {scheduled.get('message') or scheduled.get('reason') or 'no reason given'}"
     reason = waiting.get("reason") or ""
     image = next((item["image"] for item in pod.get("spec", {}).get("containers") or [] if item["name"] == CONTAINER), "?")

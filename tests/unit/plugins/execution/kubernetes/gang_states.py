@@ -30,8 +30,8 @@ def job_of(
     if suspended is not None:
         condition = {"type": "Suspended", "status": str(suspended[0]), "lastTransitionTime": suspended[1]}
         status = {"conditions": [condition], **({} if suspended[0] else {"startTime": suspended[1]})}
-    metadata: Json = {"name": name, "creationTimestamp": created or ago(10), "labels": {"kueue.x-k8s.io/queue-name": "team"}}
-    metadata["generation"] = generation
+    metadata: Json = {"name": name, "namespace": "n", "uid": "u", "creationTimestamp": created or ago(10), "generation": generation}
+    metadata["labels"] = {"kueue.x-k8s.io/queue-name": "team"}
     return {"metadata": metadata, "spec": {"completions": wanted, "parallelism": wanted, "suspend": suspend}, "status": status}
 
 

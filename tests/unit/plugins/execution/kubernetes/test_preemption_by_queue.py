@@ -28,7 +28,8 @@ def test_members_that_end_in_a_suspended_job_end_nothing(num_members: int, exit_
     members = [member(number, stopped(exit_code), is_deleted=True) for number in range(num_members)]
     seen = look_at_gang(job_of(wanted=num_members, suspend=True, suspended=(True, ago(5))), members)
     assert (seen.phase, seen.code) == ("waiting", "gang.queued")
-    assert seen.words == "suspended: its members save what they have and end; then waiting for admission by queue team"
+    what = "suspended: its members save what they have and end; then waiting for admission by queue team; what it lacks: "
+    assert seen.words == what + "`kubectl describe workloads -n n -l kueue.x-k8s.io/job-uid=u`"
 
 
 @pytest.mark.parametrize("num_members", [1, 2])

@@ -90,7 +90,7 @@ def test_member_that_stopped_before_its_suspended_job_deleted_it_does_not_end_th
     """Ranks agree to stop: some end before the Job controller has come to them, and a pod that has ended it does not delete."""
     left = member(1, ended_at(60, exit_code))
     seen = look_at_gang(job_of(suspended=(False, ago(30))), [left, member(0, running())])
-    assert (seen.phase, seen.words) == ("waiting", "1 of 2 members exist")
+    assert (seen.phase, seen.words) == ("waiting", "1 of 2 members exist; `kubectl describe job g -n n` says why others do not")
 
 
 def test_member_that_stopped_by_itself_after_its_job_was_resumed_ends_the_launch() -> None:
