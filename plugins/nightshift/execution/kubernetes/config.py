@@ -100,7 +100,7 @@ class Cluster(Section):
     priorities: dict[str, KubernetesName] = Field(default_factory=dict)
     """Name that pipelines use to a PriorityClass; `default` is for those that name none."""
     queues: dict[str, KubernetesName] = Field(default_factory=dict)
-    """Owner of pipelines, or `default`, to a Kueue LocalQueue. Empty: no Kueue."""
+    """Owner of pipelines, or `default`, to a Kueue LocalQueue of `namespace`. Empty: no Kueue; else every owner needs a queue."""
     schedule_timeout: PositiveDuration = Field(default="1d", validate_default=True)
     """Longest wait for a place, queues included, after which the stage fails with the scheduler's reason."""
     elastic_wait: PositiveDuration = Field(default="5m", validate_default=True)
@@ -152,6 +152,10 @@ def check_placement(spec: PipelineSpec, cluster: Cluster) -> None:
             message = f"this cluster has no {key} {told(name)}"
             hint = f"known here: {', '.join(sorted(names)) or 'none'}; {VARIABLE} names the file that says so"
             problems.append(Problem(code="placement.unknown", field=f"train.placement.{key}", message=message, hint=hint))
+    if cluster.queues and cluster.queue_of(spec.owner) is None:
+        # Without the queue's label, its pods would use the teams' nodes outside of every quota.
+        hint = f"add it, or `{ANY_STAGE}`, to `queues:` of the file of {VARIABLE}; known there: {', '.join(sorted(cluster.queues))}"
+        problems.append(Problem(code="placement.unknown", field="owner", message=f"no queue for the owner {told(spec.owner)}", hint=hint))
     if problems:
         raise SpecError(spec.name, problems)
 

@@ -84,3 +84,12 @@ def test_a_pipeline_that_asks_for_what_the_cluster_does_not_have_is_refused_befo
         check_placement(check_values(values, "test"), cluster)
     assert [problem.field for problem in caught.value.problems] == ["train.placement.accelerator", "train.placement.topology"]
     assert "[placement.unknown] this cluster has no accelerator 'h100' (known here: a100" in str(caught.value)
+
+
+def test_owner_without_a_queue_is_refused_where_owners_have_queues(tmp_path: Path) -> None:
+    spec = load_spec(CHECKOUT / "dags" / "pipelines" / "search_ranking.yaml")
+    priorities = "priorities: {production: p}\n"
+    with pytest.raises(SpecError, match=r"owner: \[placement.unknown\] no queue for the owner '.*known there: serach"):
+        check_placement(spec, load(tmp_path, f"{SMALL}{priorities}queues: {{serach: team-search}}\n"))
+    for queues in ("", "queues: {serach: team-search, default: shared}\n", f"queues: {{{spec.owner}: team-search}}\n"):
+        check_placement(spec, load(tmp_path, SMALL + priorities + queues))
