@@ -97,6 +97,7 @@ def test_airflow_may_do_what_it_does_and_nothing_more() -> None:
         ("", "pods/log"): ["get"],
         ("batch", "jobs"): ["create", "get", "delete"],
         ("", "services"): ["create"],
+        ("kueue.x-k8s.io", "localqueues"): ["get"],
     }
     assert not [document for _, document in documents() if document["kind"] in ("ClusterRole", "ClusterRoleBinding", "Secret")]
 

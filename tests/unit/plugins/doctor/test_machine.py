@@ -119,11 +119,53 @@ def in_cluster(api: KubernetesApi, airflow_database: None, monkeypatch: pytest.M
 
 
 def test_rights_that_the_clusters_account_lacks_are_named(in_cluster: Place, api: KubernetesApi) -> None:
-    assert [each.is_ok for each in cluster.backend(in_cluster)] == [True, True, True]
+    assert {each.is_ok for each in cluster.backend(in_cluster)} == {True}
     api.refused_rights = {"create jobs", "get pods/log"}
     wrong = list(cluster.backend(in_cluster))[1]
     assert wrong.message == "in namespace nightshift this account may not: get pods/log, create jobs"
     assert "nightshift-launcher" in wrong.hint
+
+
+def in_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: str) -> Place:
+    path = tmp_path / "placement.yaml"
+    path.write_text(f"namespace: nightshift\nimage: i\n{more}\n", encoding="utf-8")
+    monkeypatch.setenv("NIGHTSHIFT_KUBERNETES", str(path))
+    return Place(settings=Settings.from_environment())
+
+
+def test_pod_that_the_cluster_would_forbid_is_named_before_the_night(in_cluster: Place, api: KubernetesApi) -> None:
+    words = "no PriorityClass with name nightshift-default was found"
+    api.admission = lambda made: words if made["metadata"]["labels"]["nightshift.io/stage"] == "train" else ""
+    found = [each for each in cluster.backend(in_cluster) if each.check == "pods"]
+    assert [each.message.partition(":")[0] for each in found] == ["flight_delay, train", "search_ranking, train"]
+    assert all("[kubernetes.refused]" in each.message and words in each.message for each in found)
+    api.admission = lambda made: ""
+    assert [each.is_ok for each in cluster.backend(in_cluster) if each.check == "pods"] == [True, True]
+    assert api.names() == []
+
+
+def test_pipeline_that_names_what_the_cluster_does_not_have_is_named_before_the_night(
+    in_cluster: Place, api: KubernetesApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.api_versions.add("kueue.x-k8s.io/v1beta2")
+    place = in_file(tmp_path, monkeypatch, "queues: {operations-research: team}")
+    found = {each.message.partition(":")[0]: each for each in cluster.backend(place) if each.check == "pods"}
+    assert found["flight_delay"].is_ok
+    assert "owner: no queue for the owner 'search-relevance'" in found["search_ranking"].message
+
+
+def test_queue_that_is_missing_or_admits_nothing_is_named_before_the_night(
+    in_cluster: Place, api: KubernetesApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.api_versions.add("kueue.x-k8s.io/v1beta2")
+    place = in_file(tmp_path, monkeypatch, "queues: {a: active, b: inactive, c: missing, default: active}")
+    for name, status in (("active", "True"), ("inactive", "False")):
+        condition = {"type": "Active", "status": status, "message": "Can't submit new workloads to clusterQueue"}
+        api.objects["localqueues", name] = {"metadata": {"name": name}, "status": {"conditions": [condition]}}
+    found = [each for each in cluster.backend(place) if each.check == "queues"]
+    assert [each.is_ok for each in found] == [True, False, False]
+    assert "inactive admits nothing: Can't submit" in found[1].message
+    assert "no LocalQueue missing" in found[2].message
 
 
 @pytest.mark.parametrize(
@@ -146,12 +188,9 @@ def test_what_starts_the_members_of_a_gang_is_named(
     is_ok: bool,
     words: str,
 ) -> None:
-    path = tmp_path / "placement.yaml"
-    path.write_text(f"namespace: nightshift\nimage: i\npartial_wait: 7m\n{queues}\n", encoding="utf-8")
-    monkeypatch.setenv("NIGHTSHIFT_KUBERNETES", str(path))
     api.api_versions |= versions
-    found = list(cluster.backend(Place(settings=Settings.from_environment())))[-1]
-    assert (found.check, found.is_ok) == ("gangs", is_ok)
+    found = only([each for each in cluster.backend(in_file(tmp_path, monkeypatch, f"partial_wait: 7m\n{queues}")) if each.check == "gangs"])
+    assert found.is_ok == is_ok
     assert words in found.message
 
 

@@ -61,6 +61,8 @@ class KubernetesApi:
         """`verb resource` that this account may not do, as the cluster answers it when asked."""
         self.api_versions = {"apps/v1", "batch/v1"}
         """Groups of the API, with their version."""
+        self.admission: Callable[[Json], str] = lambda made: ""
+        """Why an admission rule forbids an object; empty where none does."""
         self.logs: dict[str, bytes] = {}
         self.alive_together = 0
         """Most launches that were in the cluster at once."""
@@ -125,8 +127,7 @@ class KubernetesApi:
             right = f"{asked['verb']} {asked['resource']}" + (f"/{asked['subresource']}" if asked["subresource"] else "")
             return 201, {"status": {"allowed": right not in self.refused_rights}}
         if path == "/apis/":
-            groups = [version.rpartition("/")[::2] for version in sorted(self.api_versions)]
-            return 200, {"groups": [{"name": name, "versions": [{"groupVersion": f"{name}/{version}"}]} for name, version in groups]}
+            return 200, {"groups": [_group(version) for version in sorted(self.api_versions)]}
         parts = path.strip("/").split("/")
         at = parts.index("namespaces") + 2
         plural, name = parts[at], (parts[at + 1] if len(parts) > at + 1 else "")
@@ -137,7 +138,9 @@ class KubernetesApi:
             if resource == "pods/log":
                 return 200, self.logs.get(name, b"")
             if method == "POST":
-                return self._create(plural, body or {})
+                if words := self.admission(body or {}):
+                    return 403, _status(403, words)
+                return (201, body) if "dryRun" in query else self._create(plural, body or {})
             if method == "GET" and not name:
                 selector = dict(item.split("=") for item in query.get("labelSelector", [""])[0].split(",") if item)
                 found = [item for (kind, _), item in sorted(self.objects.items()) if kind == plural and _matches(item, selector)]
@@ -210,6 +213,12 @@ class _Handler(BaseHTTPRequestHandler):
 
 def _status(code: int, message: str) -> Json:
     return {"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": message, "code": code}
+
+
+def _group(group_version: str) -> Json:
+    name, _, version = group_version.rpartition("/")
+    served = {"groupVersion": group_version, "version": version}
+    return {"name": name, "versions": [served], "preferredVersion": served}
 
 
 def _matches(item: Json, selector: dict[str, str]) -> bool:
