@@ -11,6 +11,9 @@ PRIMARY: Final = "of the primary metric"
 SHARE: Final = "share, 0 to 1"
 
 UNITS: Final[Mapping[str, str]] = {
+    "Amount.cpus": "cores",
+    "Cluster.user_id": "user id",
+    "Spot.fallback_after": "preemptions",
     "BoostedTreesSettings.colsample": SHARE,
     "BoostedTreesSettings.gamma": "loss",
     "BoostedTreesSettings.max_bin": "bins",
@@ -117,6 +120,18 @@ UNITS: Final[Mapping[str, str]] = {
 """`Section.key` to the unit of its number."""
 
 EXAMPLES: Final[Mapping[str, str]] = {
+    "Cluster.connection": "kubernetes_default",
+    "Cluster.environment": "{AWS_REGION: eu-central-1}",
+    "Cluster.pull_secrets": "[registry]",
+    "Cluster.queues": "{search: team-search, default: shared}",
+    "Cluster.secrets": "{all: [nightshift-store], ingest: [nightshift-database]}",
+    "Cluster.priorities": "{production: nightshift-production}",
+    "Cluster.topologies": "{zone: topology.kubernetes.io/zone}",
+    "Nodes.node_selector": "{nvidia.com/gpu.product: NVIDIA-A100-SXM4-80GB}",
+    "Spot.node_selector": "{node.kubernetes.io/lifecycle: spot}",
+    "Toleration.effect": "NoSchedule",
+    "Toleration.key": "nvidia.com/gpu",
+    "Toleration.value": '"true"',
     "Alerts.webhook": '"${ALERTS_URI}"',
     "Baseline.season": "7d",
     "Baseline.sql": '"seats_sold_last_week"',

@@ -106,12 +106,12 @@ def page(root: Path) -> str:
         "A default of *required* means that the key has none. *none* means that it is absent unless you write it.\n"
     ]
     for path, section in sections(PipelineSpec):
-        parts.append(_section(path or "top level", section, path, documents))
+        parts.append(section_text(path or "top level", section, path, documents))
     for name in (each for each in built_in_families() if each not in IMPORTED_ONLY):
         descriptor = descriptor_of(name)
         if descriptor is not None:
-            parts.append(_section(f"train.settings of {name}", descriptor.settings, "train.settings", _of_family(documents, name)))
-    parts.append(_section("the file of NIGHTSHIFT_RETENTION", Retention, "", []))
+            parts.append(section_text(f"train.settings of {name}", descriptor.settings, "train.settings", _of_family(documents, name)))
+    parts.append(section_text("the file of NIGHTSHIFT_RETENTION", Retention, "", []))
     return "".join([*parts, _gates()])
 
 
@@ -135,7 +135,8 @@ def _severity(gate: GateDescriptor) -> str:
     return f"as `{gate.inherits}`" if gate.inherits else f"`{gate.severity}`"
 
 
-def _section(title: str, section: type[Section], path: str, documents: Sequence[Document]) -> str:
+def section_text(title: str, section: type[Section], path: str, documents: Sequence[Document]) -> str:
+    """Return heading, words and table of a section; `path`: where it is in the documents, in which examples are looked for."""
     words = _docstring(section)
     rows = [_row(key, path, documents) for key in keys_of(section)]
     return f"\n## {title}\n{words + chr(10) if words else ''}\n{table(HEAD, rows)}"

@@ -9,6 +9,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from nightshift.console import COMMANDS
+from nightshift.execution.kubernetes.config import Cluster
 from tools.reference import commands, environment, errors, spec
 from tools.reference.__main__ import FOLDER, main
 from tools.reference.examples import EXAMPLES, UNITS
@@ -20,9 +21,10 @@ from training.spec.yaml_reader import read_document
 
 ROOT = Path(__file__).resolve().parents[3]
 SECTIONS = [section for _path, section in spec.sections(PipelineSpec)]
+OF_A_CLUSTER = [section for _path, section in spec.sections(Cluster)]
 KEYS = {
     key.place: key
-    for section in [*SECTIONS, *(descriptor_of(name).settings for name in built_in_families()), Retention]
+    for section in [*SECTIONS, *(descriptor_of(name).settings for name in built_in_families()), Retention, *OF_A_CLUSTER]
     for key in spec.keys_of(section)
 }
 
@@ -36,6 +38,15 @@ def test_check_fails_on_a_page_that_is_not_current_and_leaves_it_alone(tmp_path:
     assert (tmp_path / "a.md").read_text() == "old"
     assert (main([]), main(["--check"])) == (0, 0)
     assert (tmp_path / "a.md").read_text() == "new"
+
+
+def test_every_key_of_placement_has_a_row_with_its_meaning_and_a_link_that_leads_to_its_section() -> None:
+    text = (FOLDER / "placement.md").read_text(encoding="utf-8")
+    anchors = {spec.anchor(line.removeprefix("## ")) for line in text.splitlines() if line.startswith("## ")}
+    rows = {line.split("`")[1] for line in text.splitlines() if line.startswith("| `")}
+
+    assert {key.name for section in OF_A_CLUSTER for key in spec.keys_of(section)} == rows
+    assert set(re.findall(r"\]\(#([^)]*)\)", text)) <= anchors
 
 
 def test_every_section_of_the_schema_has_a_heading_that_its_key_links_to() -> None:

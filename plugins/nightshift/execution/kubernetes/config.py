@@ -45,24 +45,36 @@ class Amount(Section):
     """The resources of a stage whose pipeline requests none."""
 
     cpus: Annotated[float, Field(gt=0, le=1024)] = 1.0
+    """Requested, and not limited: a pod may use idle processors of its node."""
     memory: Bytes = Field(default="2GiB", validate_default=True)
+    """Requested, and the limit; /dev/shm is within it."""
 
 
 class Toleration(Section):
+    """A taint that pods tolerate, as Kubernetes writes it."""
+
     key: Line
+    """Of the taint."""
     operator: Literal["Exists", "Equal"] = "Exists"
+    """`Exists`: any value of the taint; `Equal`: `value` alone."""
     value: Line | None = None
+    """Of the taint, with `Equal`."""
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
+    """Of the taint; absent: any."""
 
 
 class Nodes(Section):
-    """Which nodes: labels that they have, taints that are put up with."""
+    """Which nodes: labels that they have, taints that are tolerated."""
 
     node_selector: dict[str, str] = Field(default_factory=dict)
+    """Labels that a node must have."""
     tolerations: Annotated[tuple[Toleration, ...], Field(strict=False)] = ()
+    """Taints that a node may have."""
 
 
 class Spot(Nodes):
+    """Which nodes that may be taken away."""
+
     fallback_after: Annotated[int, Field(ge=1, le=1000)] = 2
     """Number of preemptions of one piece of work after which it runs on nodes that are not preempted."""
 
@@ -71,28 +83,35 @@ class Cluster(Section):
     """The file that `NIGHTSHIFT_KUBERNETES` names."""
 
     namespace: KubernetesName
+    """Of all pods, Jobs and Services."""
     image: Line
     """Of the stages; with a digest (`…@sha256:…`) that digest stands for the code in fingerprints."""
     gpu_image: Line | None = None
     """For stages with GPUs; absent: `image`."""
     pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
+    """Of the image, as Kubernetes' `imagePullPolicy`."""
     pull_secrets: Annotated[tuple[KubernetesName, ...], Field(strict=False)] = ()
+    """Secrets of the namespace with the accounts of registries (`imagePullSecrets`)."""
     connection: Line | None = None
     """Airflow connection of type kubernetes; absent: the pod's own ServiceAccount, or KUBECONFIG."""
     service_account: KubernetesName = "nightshift-stage"
+    """Of the pods, for workload identity; no token of it is mounted."""
     environment: dict[str, str] = Field(default_factory=dict)
     """Of every stage's process; nothing secret."""
     secrets: dict[str, Annotated[tuple[KubernetesName, ...], Field(strict=False)]] = Field(default_factory=dict)
     """Stage, or `all`, to the Secrets whose keys become environment variables of its process."""
     resources: dict[str, Amount] = Field(default_factory=dict)
-    """Stage, or `default`, to its resources."""
+    """Stage, or `default`, to its resources; without its own, `trial` has those of `train`, and `canary` those of `evaluate`."""
     gpu_resource: Line = "nvidia.com/gpu"
+    """Name by which the nodes offer GPUs, or parts of them (`nvidia.com/mig-3g.40gb`)."""
     scratch: Bytes = Field(default="20GiB", validate_default=True)
     """Most that a pod may write to its disk: staged shards, temporary files."""
     shared_memory: Bytes = Field(default="1GiB", validate_default=True)
     """For a training with several processes or GPUs, unless its pipeline requests another size. It counts as memory."""
     on_demand: Nodes = Field(default_factory=Nodes)
+    """Nodes of all stages, and of trainings without `spot`."""
     spot: Spot | None = None
+    """Nodes of trainings with `train.placement.spot`; absent: `spot` is ignored."""
     accelerators: dict[str, Nodes] = Field(default_factory=dict)
     """Name that pipelines use (`a100`) to the nodes that have it."""
     topologies: dict[str, Line] = Field(default_factory=dict)
@@ -114,6 +133,7 @@ class Cluster(Section):
     grace: PositiveDuration = Field(default="90s", validate_default=True)
     """Between SIGTERM and SIGKILL: time for a last checkpoint."""
     user_id: Annotated[int, Field(ge=1, le=2**31 - 1)] = 65532
+    """User and group of the processes: the one of the image."""
 
     @property
     def in_cluster(self) -> bool | None:
