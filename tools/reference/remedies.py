@@ -89,6 +89,7 @@ REMEDIES: Final[Mapping[str, str]] = {
     "pod.preempted": f"{RETRIED}; if a queue took its nodes, the same Job goes on later, out of no budget",
     "pod.queued": "run the command of the message: Kueue says there what is missing; wait for quota, or raise `schedule_timeout`",
     "pod.start_timeout": RETRIED,
+    "pod.storage": "raise `scratch` or `shared_memory` of placement.yaml, or `train.placement.shared_memory`; the message names the volume",
     "pod.unschedulable": "ask for less, add nodes, or raise `schedule_timeout`; the message has the scheduler's words",
     "process.exit": "the log of the attempt has the traceback",
     "process.killed": RETRIED,

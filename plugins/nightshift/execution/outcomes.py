@@ -71,6 +71,7 @@ ACTION_OF_CLUSTER: Final = {
     UNPLACED: Action.RELAUNCH,
     PARTIAL: Action.RELEASE,
     "pod.start_timeout": Action.RELAUNCH,
+    "pod.storage": Action.FAIL,
     "pod.image": Action.FAIL,
     "pod.image_refused": Action.FAIL,
     "pod.config": Action.FAIL,

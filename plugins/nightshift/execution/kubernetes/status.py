@@ -15,6 +15,8 @@ Phase = Literal["absent", "waiting", "running", "ended"]
 
 PREEMPTIONS: Final = frozenset({"Evicted", "Preempting", "Terminated", "NodeShutdown", "NodeLost", "Shutdown", "UnexpectedAdmissionError"})
 """Reasons in a pod's status that say: the node, not the stage."""
+OVER_ITS_LIMIT: Final = "exceed"
+"""In the kubelet's words for a pod that wrote more than `scratch` or `shared_memory`; those for a full node do not have it."""
 BAD_IMAGE: Final = frozenset({"ImagePullBackOff", "ErrImagePull"})
 HOPELESS_IMAGE: Final = frozenset({"InvalidImageName", "ErrImageNeverPull"})
 BAD_CONTAINER: Final = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
@@ -218,7 +220,7 @@ def _gang_failed(bad: list[LaunchStatus], condition: Json, job: Json) -> LaunchS
     said = str(condition.get("message", ""))
     # One that its queue suspended failed because a member did not end in its time of grace.
     was_taken = "DisruptionTarget" in said or bool((job.get("spec") or {}).get("suspend"))
-    if cause is None or (was_taken and cause.code not in ("pod.oom", "pod.preempted")):
+    if cause is None or (was_taken and cause.code not in ("pod.oom", "pod.storage", "pod.preempted")):
         words = f"Job {job['metadata']['name']} failed: {condition.get('reason', '')} {said}".strip()
         code = "pod.preempted" if was_taken else "pod.gone"
         return LaunchStatus(phase="ended", code=code, words=words[:MAX_WORDS_CHARS], failed=failed)
@@ -227,7 +229,7 @@ def _gang_failed(bad: list[LaunchStatus], condition: Json, job: Json) -> LaunchS
 
 
 def _rank_of_cause(status: LaunchStatus) -> tuple[int, str]:
-    order = ("pod.oom", "pod.preempted", "pod.config", "pod.image")
+    order = ("pod.oom", "pod.storage", "pod.preempted", "pod.config", "pod.image")
     if status.code in order:
         return order.index(status.code), status.ended_at
     return len(order) + (status.exit_code != KILLED) + (status.exit_code in STOPPED), status.ended_at
@@ -246,6 +248,10 @@ def _ended(pod: Json, status: Json, terminated: Json | None) -> LaunchStatus:
         limit = memory_limit_bytes(pod)
         words = f"out of memory: killed at its limit of {size_text(limit)}" if limit else "out of memory"
         return LaunchStatus(phase="ended", code="pod.oom", words=words, exit_code=exit_code, failed=(name,), **facts)
+    said = str(status.get("message") or "")
+    if reason == "Evicted" and OVER_ITS_LIMIT in said:
+        words = f"wrote more than it may: {said}"[:MAX_WORDS_CHARS]
+        return LaunchStatus(phase="ended", code="pod.storage", words=words, exit_code=exit_code, failed=(name,), **facts)
     if disruption is not None or reason in PREEMPTIONS:
         notice: Json = disruption or {}
         why = " ".join(filter(None, [reason or notice.get("reason", ""), status.get("message") or notice.get("message", "")]))

@@ -9,6 +9,8 @@ import pytest
 
 from nightshift.execution.kubernetes.status import ABSENT, LaunchStatus, look_at_gang, look_at_pod
 from nightshift.execution.kubernetes.timeouts import Limits, overdue
+from nightshift.execution.outcomes import Action, Ended, judge
+from training.contracts import JsonObject
 
 FOLDER = Path(__file__).with_name("recordings")
 
@@ -112,6 +114,22 @@ def test_a_node_that_is_lost_takes_the_pod_with_it() -> None:
     pod = {"metadata": {"name": "p"}, "status": {"phase": "Failed", "reason": "NodeLost", "message": "node is unresponsive"}}
     seen = look_at_pod(pod)
     assert (seen.phase, seen.code, seen.words) == ("ended", "pod.preempted", "taken away: NodeLost node is unresponsive")
+
+
+@pytest.mark.parametrize(
+    ("message", "code", "action"),
+    [
+        ('Usage of EmptyDir volume "scratch" exceeds the limit "50Gi". ', "pod.storage", Action.FAIL),
+        ('Container stage exceeded its local ephemeral storage limit "60Gi". ', "pod.storage", Action.FAIL),
+        ("The node was low on resource: ephemeral-storage. Threshold quantity: 10Gi, available: 9Gi. ", "pod.preempted", Action.RELAUNCH),
+    ],
+)
+def test_pod_is_evicted_for_what_it_wrote_or_for_a_full_node(message: str, code: str, action: Action) -> None:
+    pod = {"metadata": {"name": "p"}, "status": {"phase": "Failed", "reason": "Evicted", "message": message}}
+    seen = look_at_pod(pod)
+    assert (seen.code, message.strip() in seen.words) == (code, True)
+    lost_peer: JsonObject = {"code": "peer.lost", "exit_code": 75, "message": "rank 1 is gone"}
+    assert judge(Ended(exit_code=1, seconds=0.0, code=seen.code, words=seen.words), lost_peer).action is action
 
 
 NOW = datetime(2026, 2, 1, tzinfo=UTC)
