@@ -9,6 +9,7 @@ import math
 import re
 import signal
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any, Final
 
 from nightshift.execution.kubernetes.config import Cluster, Nodes
@@ -38,6 +39,8 @@ PREFERENCE: Final = 100
 """Weight of the preference for other nodes than those that were slow: the highest."""
 STOPPED: Final = (int(ExitCode.PREEMPTED), SIGNALS_START + signal.SIGTERM)
 """Exit codes of a member that was asked to stop, rising, as the API requires."""
+HANDOVER: Final = timedelta(minutes=5)
+"""From the trigger's verdict on a launch until a worker's task has deleted it, where workers are busy."""
 KEPT_SECONDS: Final = 86_400
 """After which Kubernetes itself removes a finished gang that no task came back for."""
 
@@ -184,6 +187,15 @@ def grace_seconds(cluster: Cluster) -> int:
     return math.ceil(cluster.grace.total_seconds())
 
 
+def meeting_seconds(cluster: Cluster) -> int:
+    """Return how long a member waits for the others: longer than the trigger leaves it a node while they have none, or do not start.
+
+    torchrun's own limit, a quarter of an hour, would end a gang that the cluster's file lets wait, and use a relaunch.
+    """
+    placing = max(cluster.partial_wait, cluster.elastic_wait)
+    return math.ceil((placing + cluster.start_timeout + HANDOVER).total_seconds())
+
+
 def command_of(launch: Launch, cluster: Cluster) -> list[str]:
     """Return the command of a pod's only container.
 
@@ -196,7 +208,8 @@ def command_of(launch: Launch, cluster: Cluster) -> list[str]:
     torchrun.append(f"--shutdown-timeout={grace_seconds(cluster)}")
     if launch.is_gang:
         first = f"{launch.name}-0.{launch.name}.{cluster.namespace}.svc"
-        meeting = ["--rdzv-backend=static", f"--nnodes={launch.nodes}", f"--master-addr={first}", f"--master-port={RENDEZVOUS_PORT}"]
+        meeting = ["--rdzv-backend=static", f"--rdzv-conf=timeout={meeting_seconds(cluster)}", f"--nnodes={launch.nodes}"]
+        meeting += [f"--master-addr={first}", f"--master-port={RENDEZVOUS_PORT}"]
         # $(NAME) is filled in by Kubernetes, not by a shell: there is none.
         return [*tini, *torchrun, *meeting, "--node-rank=$(JOB_COMPLETION_INDEX)", "-m", module, launch.request_uri]
     if launch.processes_per_node > 1:

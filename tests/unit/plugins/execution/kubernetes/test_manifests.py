@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch.distributed.run import config_from_args, parse_args
 
 from nightshift.execution.kubernetes.config import Cluster
 from nightshift.execution.kubernetes.launch import Launch, launch_name, launch_of
@@ -155,6 +156,21 @@ def test_a_stage_sees_the_secrets_that_are_its_own() -> None:
     assert names == ["store", "database"]
 
 
+@pytest.mark.parametrize(
+    ("limits", "longest_wait_seconds"),
+    [({}, 2100), ({"partial_wait": "25m"}, 3300), ({"elastic_wait": "20m", "start_timeout": "1h"}, 4800)],
+    ids=["as shipped", "nodes that an autoscaler brings one by one", "an image that is pulled for an hour"],
+)
+def test_a_member_waits_for_the_others_as_long_as_the_cluster_lets_its_gang_wait(
+    limits: dict[str, str], longest_wait_seconds: float
+) -> None:
+    command = command_of(launch(nodes=2), cluster_of(**limits))
+    options = command[command.index("training.runtime.torchrun") + 1 :]
+    config, _, _ = config_from_args(parse_args([option.replace("$(JOB_COMPLETION_INDEX)", "1") for option in options]))
+    assert config.rdzv_configs["rank"] == 1
+    assert int(config.rdzv_configs["timeout"]) > longest_wait_seconds
+
+
 def test_a_gang_fails_as_a_whole_and_meets_at_its_first_member() -> None:
     asked = launch(nodes=4, processes_per_node=2)
     job = gang_job(asked, cluster_of())
@@ -169,7 +185,8 @@ def test_a_gang_fails_as_a_whole_and_meets_at_its_first_member() -> None:
     assert member["containers"][0]["command"] == [
         *("tini", "-g", "--", "python", "-m", "training.runtime.torchrun", "--nproc-per-node=2", "--max-restarts=0"),
         "--shutdown-timeout=90",
-        *("--rdzv-backend=static", "--nnodes=4", "--master-addr=p-train-abc-1-0.p-train-abc-1.nightshift.svc", "--master-port=29500"),
+        *("--rdzv-backend=static", "--rdzv-conf=timeout=2400", "--nnodes=4"),
+        *("--master-addr=p-train-abc-1-0.p-train-abc-1.nightshift.svc", "--master-port=29500"),
         *("--node-rank=$(JOB_COMPLETION_INDEX)", "-m", "training.stages.train", URI),
     ]
     names = [variable["name"] for variable in member["containers"][0]["env"]]
