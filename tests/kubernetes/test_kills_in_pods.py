@@ -96,13 +96,16 @@ def test_one_pod_survives(on_cluster: ClusterInstallation, undisturbed: str, kil
     result = weights(on_cluster, PIPELINE, run_id)
     assert result.scalars["weights_digest"] == undisturbed
     log = on_cluster.full_log(PIPELINE, run_id, "train")
+    launches = set(re.findall(r"launch \d+: [\w-]+", log))
     if kill in (kill_scheduler, kill_triggerer):
         assert result.attempts == 1, "the pod went on, and was found again"
-        assert len(set(re.findall(r"launch \d+: [\w-]+", log))) == 1
-    else:
-        assert result.attempts == 2
-        assert resumed(on_cluster, result, PIPELINE)
-        assert "relaunch 1 of" in log
+        assert len(launches) == 1
+        return
+    assert result.attempts == 2
+    assert resumed(on_cluster, result, PIPELINE)
+    assert "resuming after step" in log, "the log goes on with that of the pod that took its place"
+    assert len(launches) == (1 if kill is delete_pod else 2), "a pod that saved what it had and was deleted is made again by its Job"
+    assert ("relaunch 1 of" in log) == (kill is not delete_pod)
 
 
 @pytest.mark.parametrize("kill", [kill_member, delete_pod, evict])

@@ -85,6 +85,8 @@ class LogFollower:
             return []
         pairs = [piece.partition(b" ")[::2] for piece in body.splitlines()]
         found = [(stamp.decode("ascii", "replace"), printable(line)) for stamp, line in pairs]
+        # Without a time: a line cut at MAX_BYTES, or the kubelet's own words where the container was removed.
+        found = [(stamp, line) for stamp, line in found if _instant(stamp) is not None]
         # Times are UTC with nine decimals at most, and the API drops trailing zeros: compared as instants with their text's fraction.
         return [(stamp, line) for stamp, line in found if tail or not self._last or _key(stamp) > _key(self._last)]
 

@@ -138,6 +138,25 @@ def test_each_line_of_the_log_is_said_once_and_in_order(
     assert [line for line in said().splitlines() if line.startswith("line")] == [f"line {number}" for number in range(6)]
 
 
+@pytest.mark.parametrize("words", ["unable to retrieve container logs for containerd://c13fc7", "2026-02-01T02:0"], ids=["removed", "cut"])
+def test_words_of_the_kubelet_in_place_of_a_log_hide_no_line_after_them(
+    api: KubernetesApi, monkeypatch: pytest.MonkeyPatch, said: Callable[[], str], words: str
+) -> None:
+    """A container that was removed while its pod was deleted; the Job controller then makes another pod."""
+    api.objects["pods", "p"] = pod(RUNNING)
+    answers = iter([b"2026-02-01T02:00:01Z before", words.encode(), b"2026-02-01T02:00:02Z after"])
+
+    def step() -> None:
+        answer = next(answers, None)
+        if answer is None:
+            api.set_status("p", SUCCEEDED)
+        else:
+            api.logs["p"] = answer
+
+    assert fire(watcher_of("p"), step, monkeypatch).succeeded
+    assert said().splitlines() == ["before", "after"]
+
+
 def test_a_log_that_cannot_be_read_does_not_decide_anything(api: KubernetesApi, monkeypatch: pytest.MonkeyPatch) -> None:
     api.objects["pods", "p"] = pod(RUNNING)
 
