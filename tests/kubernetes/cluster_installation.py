@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import boto3
 import yaml
 
+from nightshift.doctor.cluster import GANG_API
 from tests.integration.installation import ROOT, Installation, free_ports
 from tests.kubernetes.servers import mlflow_server, postgres_server, s3_server
 
@@ -73,6 +74,12 @@ def kubectl(*arguments: str, check: bool = True, text: str | None = None) -> str
     done = subprocess.run(["kubectl", *arguments], capture_output=True, text=True, check=False, input=text)  # noqa: S607
     assert not check or done.returncode == 0, f"kubectl {arguments} ended with {done.returncode}: {done.stderr}"
     return done.stdout
+
+
+def starts_gangs_as_a_whole() -> bool:
+    """Return whether the cluster's scheduler places all members of a gang or none, as its alpha feature gates have it do."""
+    groups = json.loads(kubectl("get", "--raw", "/apis"))["groups"]
+    return GANG_API in {version["groupVersion"] for group in groups for version in group["versions"]}
 
 
 def delete_own_namespace() -> None:
@@ -179,6 +186,32 @@ class ClusterInstallation(Installation):
         (self.dags / "pipelines" / f"{name}.yaml").write_text(text, encoding="utf-8")
         shutil.copy(self.dags / f"{pipeline}.py", self.dags / f"{name}.py")
         return name
+
+
+class filler:
+    """A foreign pod that takes room."""
+
+    def __init__(self, *, cpus: str) -> None:
+        self._cpus = cpus
+
+    def __enter__(self) -> None:
+        container = {
+            "name": "filler",
+            "image": "localhost/busybox:1",
+            "command": ["sleep", "100000"],
+            "resources": {"requests": {"cpu": self._cpus}},
+        }
+        pod = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "filler", "namespace": "default"},
+            "spec": {"containers": [container], "terminationGracePeriodSeconds": 0},
+        }
+        kubectl("apply", "-f", "-", text=json.dumps(pod))
+        kubectl("wait", "--for=condition=Ready", "pod/filler", "-n", "default", "--timeout=60s")
+
+    def __exit__(self, *_exc: object) -> None:
+        kubectl("delete", "pod", "filler", "-n", "default", "--wait")
 
 
 def bucket_client(url: str) -> Any:

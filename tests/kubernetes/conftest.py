@@ -9,6 +9,7 @@ NIGHTSHIFT_TEST_API_SERVER_PID  process of the cluster's only API server, if it 
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 from collections.abc import Iterator
@@ -52,4 +53,11 @@ def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def leftovers() -> str:
-    return kubectl("get", "pods,jobs,services,podgroups,workloads", "-n", "nightshift", "-o", "name", check=False)
+    return kubectl("get", ",".join(kinds_of_launches()), "-n", "nightshift", "-o", "name")
+
+
+@functools.cache
+def kinds_of_launches() -> list[str]:
+    """Return the kinds of what a launch may leave, as far as the cluster has them: kubectl lists nothing if it does not know one."""
+    known = kubectl("api-resources", "--namespaced", "--verbs=list", "-o", "name", check=False).split()
+    return [name for name in known if name.partition(".")[0] in ("pods", "jobs", "services", "podgroups", "workloads")]

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from tests.kubernetes.cluster_installation import NAMESPACE, ClusterInstallation, kubectl
+from tests.kubernetes.cluster_installation import NAMESPACE, ClusterInstallation, filler, kubectl, starts_gangs_as_a_whole
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -49,6 +47,8 @@ def test_a_training_without_enough_memory_is_launched_twice_and_says_so(on_clust
 
 
 def test_a_gang_of_which_one_member_fits_waits_as_a_whole_and_starts_by_itself(on_cluster: ClusterInstallation) -> None:
+    if not starts_gangs_as_a_whole():
+        pytest.skip("the cluster's scheduler places members one by one")
     name = on_cluster.copy_with_placement("search_ranking", "waiting_gang", {"nodes": 2, "processes_per_node": 1, "cpus": 0.8})
     run_id = ""
     with on_cluster.placing(schedule_timeout="10m"), filler(cpus="1"):
@@ -65,32 +65,6 @@ def test_a_gang_of_which_one_member_fits_waits_as_a_whole_and_starts_by_itself(o
         assert not any(pod["spec"].get("nodeName") for pod in on_cluster.pods(pipeline=name, stage="train"))
     assert on_cluster.wait(name, run_id, timeout_seconds=RUN_SECONDS) == "success", on_cluster.why(name, run_id)
     assert "launch 2: " not in on_cluster.full_log(name, run_id, "train")
-
-
-class filler:
-    """A foreign pod that takes room."""
-
-    def __init__(self, *, cpus: str) -> None:
-        self._cpus = cpus
-
-    def __enter__(self) -> None:
-        container = {
-            "name": "filler",
-            "image": "localhost/busybox:1",
-            "command": ["sleep", "100000"],
-            "resources": {"requests": {"cpu": self._cpus}},
-        }
-        pod = {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": "filler", "namespace": "default"},
-            "spec": {"containers": [container], "terminationGracePeriodSeconds": 0},
-        }
-        kubectl("apply", "-f", "-", text=json.dumps(pod))
-        kubectl("wait", "--for=condition=Ready", "pod/filler", "-n", "default", "--timeout=60s")
-
-    def __exit__(self, *_exc: object) -> None:
-        kubectl("delete", "pod", "filler", "-n", "default", "--wait")
 
 
 def test_nobody_reaches_the_image_or_the_namespace_through_a_trigger(on_cluster: ClusterInstallation) -> None:
