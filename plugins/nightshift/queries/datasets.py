@@ -7,7 +7,7 @@ from collections.abc import Callable
 from sqlalchemy import Engine
 
 from nightshift.queries.records import DatasetDetails, DatasetVersion
-from training.database.datasets import Dataset, columns_of, datasets, find_dataset, refuse_deprecated
+from training.database.datasets import Dataset, columns_of, datasets, deprecate, find_dataset, refuse_deprecated
 from training.errors import DeniedError, shown
 from training.store import Store
 
@@ -61,6 +61,16 @@ def check_usable(engine: Engine, pipeline: str, wanted: str) -> None:
 def unknown_dataset(pipeline: str) -> DeniedError:
     """Return the error for a pipeline without data, or one that may not be read."""
     return DeniedError("dataset.unknown", f"there is no data of a pipeline {shown(pipeline)}", hint="list the datasets")
+
+
+def deprecated(engine: Engine, pipeline: str, wanted: str, *, by: str, reason: str) -> DatasetVersion:
+    """Deprecate a version; return it.
+
+    Raises:
+        DeniedError: `snapshot.unknown`, as of `version`.
+    """
+    _found(engine, pipeline, wanted)
+    return record_of(deprecate(engine, pipeline, wanted, by=by, reason=reason))
 
 
 def unknown_version(pipeline: str, wanted: str) -> DeniedError:

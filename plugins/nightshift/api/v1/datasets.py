@@ -15,7 +15,7 @@ from nightshift.queries import datasets
 from nightshift.queries.records import DatasetDetails, DatasetVersion, Page
 from nightshift.settings import Settings
 from training.database import connect
-from training.database.datasets import MAX_REASON_CHARS, deprecate
+from training.database.datasets import MAX_REASON_CHARS
 from training.spec.types import FreeText
 from training.store import Store
 
@@ -64,7 +64,7 @@ def version_of(pipeline: PipelineName, version: SnapshotVersion, granted: Grante
 def deprecate_version(pipeline: PipelineName, version: SnapshotVersion, wanted: Deprecation, granted: Granted) -> DatasetVersion:
     """Mark a version: new runs refuse it. Nothing is deleted. The same reason by the same user again changes nothing."""
     granted.require(pipeline, "PUT", datasets.unknown_version(pipeline, version), "deprecate data")
-    return datasets.record_of(deprecate(_engine(), pipeline, version, by=granted.name, reason=wanted.reason))
+    return datasets.deprecated(_engine(), pipeline, version, by=granted.name, reason=wanted.reason)
 
 
 def _engine() -> Engine:

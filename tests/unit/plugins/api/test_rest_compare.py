@@ -39,7 +39,7 @@ def manifest(kind: str, **files: JsonObject) -> str:
 def decide(version: str, *, ndcg: float, rate: float, champion: str | None = None, libraries: str = "2.13.0") -> None:
     """Record a version as an evaluation and a decision leave it; `champion`: whom it was measured against."""
     record: dict[str, Any] = {
-        "format_version": 3,
+        "format_version": 1,
         "candidate": {"weights_digest": WEIGHTS[version]},
         "metrics": {"ndcg@10": ndcg, "mrr": "nan"},
         "num_rows": 1000,

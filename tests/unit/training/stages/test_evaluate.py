@@ -57,7 +57,7 @@ def judged(binary: EvaluateBench) -> tuple[StageResult, dict[str, Any]]:
 
 def test_record_has_all_that_gates_and_report_read(judged: tuple[StageResult, dict[str, Any]]) -> None:
     record = judged[1]
-    assert record["format_version"] == 3
+    assert record["format_version"] == 1
     assert (record["version"], record["champion"]["version"], record["canary"]["version"]) == ("7", "3", "6")
     assert set(record["metrics"]) == set(record["champion_metrics"]) == set(metrics_of("binary"))
     assert record["latency"] == LATENCY
