@@ -167,7 +167,7 @@ def is_promoted(trial: Trial, seed: int, block: str = "1d") -> bool:
         least_seconds=least_seconds,
     )
     record = EvaluationRecord(
-        format_version=3,
+        format_version=1,
         champion=Rival(version="1"),
         baseline="champion",
         metrics={rules.primary: 0.5},
@@ -208,7 +208,7 @@ def canary_is_rolled_back(lag1: float, gain: float, seed: int, *, batches: bool 
         times = hours[now] // 24 * DAY_MICROSECONDS if batches else hours[now] * (DAY_MICROSECONDS // 24)
         origins = Origins(microseconds=times, entities={"customer": customers[now]})
         record = EvaluationRecord(
-            format_version=3,
+            format_version=1,
             baseline="champion",
             metrics={"loss": 1.0},
             champion_metrics={"loss": 1.0},

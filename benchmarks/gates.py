@@ -77,7 +77,7 @@ def evaluated(trial: Trial, seed: int) -> EvaluationRecord:
         trial.metric, trial.labels, trial.candidate, trial.champion, trial.groups, confidence=CONFIDENCE, seed=seed, origins=_origins(trial)
     )
     return EvaluationRecord(
-        format_version=3,
+        format_version=1,
         champion=Rival(version="1"),
         baseline="champion",
         metrics={trial.metric: new},

@@ -133,7 +133,7 @@ def _evaluation(generator: np.random.Generator, labels: Any, scores: Any, old: A
     new, former = _metrics(labels, scores), _metrics(labels, old)
     gain = new["auc"] - former["auc"]
     return {
-        "format_version": 2,
+        "format_version": 1,
         "version": "7",
         "candidate": {"weights_digest": "sha256:9c41", "model": "sha256:aa10", "bounds": {}},
         "champion": {"version": "6", "model_uri": "file:///store/6", "as_of": "2013-07-07T00:00:00+00:00", "revision": 3},

@@ -80,6 +80,8 @@ moments = [value for parameter in module.parameters() for _, value in sorted(opt
 tensors = [*module.state_dict().values(), *moments]
 digest = hashlib.sha256(b"".join(tensor.detach().numpy().tobytes() for tensor in tensors)).hexdigest()
 print(json.dumps({"digest": digest, "imported": imported, "graphs": len(graphs), "is_torchs": "_Options" != type(torch._dynamo).__name__}))
+# Its threads must not outlive the interpreter: an abort once in many runs.
+dist.destroy_process_group()
 """
 
 
