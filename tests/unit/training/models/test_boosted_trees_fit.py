@@ -138,4 +138,4 @@ def test_task_without_an_objective_is_refused_with_those_that_have_one(bench: Fa
 def test_scores_of_several_classes_are_a_probability_for_each(tmp_path: Path) -> None:
     bench = FamilyBench(tmp_path, "multiclass")
     result = fit(bench.fit_context("boosted_trees", epochs=3))
-    assert result.architecture == {"objective": "multi:softprob", "num_class": 3}
+    assert result.architecture == {"objective": "multi:softprob", "num_class": 3, "log_labels": False}

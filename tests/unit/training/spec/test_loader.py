@@ -90,6 +90,8 @@ def test_defaults_of_the_family_are_filled_in(flights: PipelineSpec) -> None:
         "reg_alpha": 0.0,
         "gamma": 0.0,
         "max_bin": 256,
+        "objective": None,
+        "quantile_alpha": None,
     }
 
 

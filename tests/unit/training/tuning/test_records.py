@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from training.contracts import canonical_json
 from training.errors import StoreError
 from training.spec.sections.train import Placement
 from training.spec.sections.tuning import Tune
@@ -56,14 +54,6 @@ def test_a_changed_value_of_a_trial_is_found_by_its_digest(study: StudyStore, tm
 
     with pytest.raises(StoreError, match="does not have the digest"):
         study.records()
-
-
-def test_a_trial_recorded_before_records_had_digests_is_read(study: StudyStore, tmp_path: Path) -> None:
-    study.add(record(0))
-    [path] = tmp_path.rglob("00000.json")
-    path.write_bytes(canonical_json(asdict(record(0))))
-
-    assert study.records() == [record(0)]
 
 
 def test_a_worker_that_is_repeated_continues_with_what_it_had_begun(study: StudyStore) -> None:
