@@ -82,7 +82,7 @@ quick: $(DEV_INSTALLED)  ## run fast unit tests that need no service: a few minu
 
 chaos: $(DEV_INSTALLED)  ## run fault-injection tests: kills and pauses of a real installation, and DISTURBED_NIGHTS=30 complete runs (docs/guarantees.md): hours
 	$(BIN)/python -m pytest tests/chaos tests/rest/chaos
-	$(BIN)/python -m pytest -m long tests/unit tests/golden tests/rest
+	$(BIN)/python -m pytest -m long tests/unit tests/golden tests/rest --ignore tests/rest/chaos
 
 mutants: $(DEV_INSTALLED)  ## run the mutation test: a sample of MUTANTS=400 changes to the code, each of which a unit test must detect; continues after Ctrl-C
 	nice -n 19 $(BIN)/python -m tools.mutants --sample $(MUTANTS)

@@ -59,7 +59,7 @@ class BoostedTrees(Family):
         with joined(context.gang), matrices_of(context, max_bin=context.spec.train.settings["max_bin"]) as matrices:
             booster = _boosted(context, parameters, matrices, run)
         architecture: dict[str, object] = {name: parameters[name] for name in ("objective", "num_class") if name in parameters}
-        architecture[LOG_LABELS] = context.spec.train.settings.get("objective") == "log"
+        architecture[LOG_LABELS] = context.spec.train.settings["objective"] == "log"
         return run.result("weights.ubj", bytes(booster[: run.best_round].save_raw("ubj")), architecture)
 
     def imported(self, artifact: Artifact) -> FitResult:

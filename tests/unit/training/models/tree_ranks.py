@@ -22,6 +22,8 @@ ALL_ROWS = {
     "reg_alpha": 0.0,
     "gamma": 0.0,
     "max_bin": 16,
+    "objective": None,
+    "quantile_alpha": None,
 }
 SAMPLED = {**ALL_ROWS, "subsample": 0.8, "colsample": 0.7}
 

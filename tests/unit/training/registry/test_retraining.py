@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ def decided(ledger: Ledger, day: int, champion: Any, candidate: Any = 0.7, *, ru
     }
     entry = Entry(
         model="m",
-        key=f"k{day}{changed}",
+        key=f"k{day}",
         weights_digest=f"w{day + 1}",
         version=str(day + 1),
         action="recorded",
@@ -41,7 +42,7 @@ def decided(ledger: Ledger, day: int, champion: Any, candidate: Any = 0.7, *, ru
         evidence=evidence,
         decided_by="night",
     )
-    ledger.record(entry if not changed else Entry(**{name: getattr(entry, name) for name in entry.__dataclass_fields__} | changed))
+    ledger.record(replace(entry, **changed))
 
 
 def test_a_year_of_retraining_costs_its_runs_and_gains_the_decay_at_the_mean_age(ledger: Ledger) -> None:
