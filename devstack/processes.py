@@ -22,7 +22,7 @@ from typing import Final, Self
 import psutil
 
 from training.installation import Variable
-from training.process_identity import boot_id, start_of
+from training.process.identity import boot_id, start_of
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL wait through a restart or a fail-over where the caller allows it (`training.waiting`)."""
+"""Connections to PostgreSQL wait through a restart or a fail-over where the caller allows it (`training.process.waiting`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 from sqlalchemy import Engine, event
 from sqlalchemy.engine.interfaces import DBAPIConnection, Dialect
 
-from training.waiting import database_wait_seconds
+from training.process.waiting import database_wait_seconds
 
 logger = logging.getLogger(__name__)
 

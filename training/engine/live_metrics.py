@@ -12,8 +12,8 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from training import liveness
 from training.errors import NightshiftError
+from training.process import liveness
 from training.store.metric_journal import JournalWriter, MetricJournal, RawPoint
 
 logger = logging.getLogger(__name__)

@@ -16,7 +16,6 @@ from typing import Final
 import torch
 from torch import nn
 
-from training import liveness
 from training.contracts import Scalar
 from training.data.loader import Batch, Loader, cut
 from training.engine.checkpoint.checkpoints import Checkpoints
@@ -35,6 +34,7 @@ from training.engine.throughput import Throughput
 from training.engine.tracking import Tracker
 from training.engine.watchdog import Watchdog
 from training.errors import DataError, NightshiftError, PeerLostError, PreemptedError
+from training.process import liveness
 from training.runtime.context import StageContext, StopFlag
 
 logger = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from training.installation import LOCAL_RANK
-from training.scratch import node_folder
+from training.process.scratch import node_folder
 from training.store.manifests import Manifest, Manifests
 
 if TYPE_CHECKING:

@@ -17,7 +17,6 @@ from datetime import datetime
 from typing import Any, Final
 from zoneinfo import ZoneInfo
 
-from training import liveness
 from training.engine.live_metrics import LiveMetrics
 from training.engine.machine_metrics import MachineMetrics
 from training.engine.nvml import Nvml
@@ -37,6 +36,7 @@ from training.engine.tracking_journal import (
 )
 from training.errors import NightshiftError, StoreError
 from training.installation import GPUS
+from training.process import liveness
 from training.runtime.context import StageContext
 from training.runtime.lazy_imports import MLFLOW_DEFERRED, MLFLOW_OPTIONAL, lean_imports
 from training.runtime.provenance import environment, git_state

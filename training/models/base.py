@@ -143,7 +143,7 @@ def load_family(name: str) -> Family:
     Raises:
         SpecError: `model.unknown`; `model.not_a_family`, the name is of something else.
     """
-    from training import liveness
+    from training.process import liveness
     from training.spec.families import is_allowed, known_families, place_of
 
     if not is_allowed(name):

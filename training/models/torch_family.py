@@ -187,10 +187,10 @@ class TorchFamily(Family):
         if spec.train.parallel != AUTO or gang.world_size == 1:
             return spec.train.layout_for(gang.world_size)
         # Imported here: a plan needs fake tensors.
-        from training import liveness
         from training.data.mapped_shards import MappedShards
         from training.engine.parallel.alone import Alone
         from training.models.planned import chosen_layout
+        from training.process import liveness
 
         if isinstance(gang, Alone):
             raise TypeError("a torch family trains in a Gang, not in a Alone")

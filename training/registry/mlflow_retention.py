@@ -14,9 +14,9 @@ from typing import Any, Final
 import mlflow
 from mlflow.exceptions import MlflowException
 
-from training import liveness
 from training.engine.tracking_journal import ID_TAG, RunJournal, pending_journals
 from training.errors import NightshiftError
+from training.process import liveness
 from training.registry.ledger import Entry, Ledger
 from training.registry.mlflow_versions import GONE, WEIGHTS_TAG, has_logged_model, registry_faults
 from training.registry.registered import forget_note, model_id_of, noted, noted_sources

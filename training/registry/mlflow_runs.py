@@ -20,9 +20,9 @@ from mlflow.exceptions import MlflowException
 from training.contracts import StageRequest
 from training.engine.tracking_journal import quick_requests
 from training.errors import UnavailableError
+from training.process.scratch import scratch_folder
 from training.registry.headline import headline
 from training.registry.mlflow_versions import registry_faults, run_here
-from training.scratch import scratch_folder
 from training.spec import PipelineSpec
 from training.store import Manifest, Store
 

@@ -14,11 +14,11 @@ import mlflow
 from mlflow.exceptions import MlflowException
 
 from training.errors import UnavailableError
+from training.process.scratch import scratch_folder
 from training.registry.mlflow_schema import ModelSchema, schema_text
 from training.registry.model_code import model_code, write_code
 from training.registry.model_files import write_list
 from training.registry.registered import SCHEME, Noted, Registration, note, noted, registration_of
-from training.scratch import scratch_folder
 from training.store import Manifest, Store
 
 logger = logging.getLogger(__name__)

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from training import liveness
 from training.command_line import exit_code_of
 from training.contracts import ExitCode
 from training.errors import DataError, UnavailableError
 from training.installation import CHECKOUT, OF_CLOUDS, OF_LIBRARIES, OF_STAGES, OF_SYSTEM, PYTHON_PATH
+from training.process import liveness
 from training.store import Store
 
 LIMIT_SECONDS: Final = 600.0

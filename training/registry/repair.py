@@ -10,10 +10,10 @@ from typing import Final
 
 import mlflow
 
-from training import liveness
 from training.contracts import ExitCode
 from training.engine.tracking_journal import quick_requests
 from training.errors import DeniedError, NightshiftError, UnavailableError
+from training.process import liveness
 from training.registry.ledger import Ledger
 from training.registry.mlflow_retention import OpenWork, forget, forget_notes
 from training.registry.mlflow_sync import follow

@@ -13,13 +13,13 @@ import mlflow
 from mlflow.exceptions import MlflowException
 
 from training.errors import DataError
+from training.process.scratch import scratch_folder
 from training.registry.ledger import AliasHolder, Ledger
 from training.registry.mlflow_schema import output_columns
 from training.registry.mlflow_versions import GONE, find_registered, log_model, make_version, registry_faults, run_here, verified
 from training.registry.model_files import CLIENT_FILE, check_files
 from training.registry.rebuild import rebuilt
 from training.registry.registered import SCHEME, Noted, Registration, noted
-from training.scratch import scratch_folder
 from training.store import Store
 from training.store.addresses import StoreUri
 

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from training import liveness
 from training.code.loaded import LoadedCode
 from training.contracts import Scalar, StageRequest
 from training.format import brief
+from training.process import liveness
 from training.spec import PipelineSpec
 from training.store import Store
 from training.store.leases import Lease
@@ -91,7 +91,7 @@ class StageContext:
     def progress(self, done: int, total: int, unit: str, **more: Scalar) -> None:
         """Log done/total, rate and ETA at most every 2 s, and feed the heartbeat; rank 0 alone speaks.
 
-        A number that changes is progress: see `training.liveness`.
+        A number that changes is progress: see `training.process.liveness`.
         """
         if self._done.get(unit) != done:
             self._done[unit] = done

@@ -11,7 +11,7 @@ import sys
 from typing import TypedDict
 
 from training.errors import HungError, NightshiftError
-from training.liveness import START_LIMIT
+from training.process.liveness import START_LIMIT
 from training.runtime.runner import REQUEST_PATTERN, write_error
 from training.store import Store
 
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 class Facts(TypedDict):
-    """What the guard knows (`training.liveness_guard`)."""
+    """What the guard knows (`training.process.liveness_guard`)."""
 
     request: str
     """Its URI."""

@@ -22,7 +22,6 @@ from datetime import UTC, datetime
 from types import FrameType
 from typing import Final, NoReturn
 
-from training import liveness
 from training.code.loaded import LoadedCode
 from training.contracts import ExitCode, JsonObject, StageRequest, StageResult, Usage
 from training.errors import (
@@ -35,17 +34,18 @@ from training.errors import (
 )
 from training.installation import RANK, STOP_NOTICE, TORCHRUN_ID, WORLD_SIZE
 from training.masking import masked
+from training.process import liveness
+from training.process.scratch import scratch_folder
+from training.process.waiting import waiting_for_database
 from training.runtime.context import Outcome, StageContext, StopFlag
 from training.runtime.machine_limits import MAX_MESSAGE_CHARS, machine_limit
 from training.runtime.processes import bind_to_parent
 from training.runtime.provenance import given_code_version
 from training.runtime.usage import UsageMeter, usage_text
-from training.scratch import scratch_folder
 from training.spec import PipelineSpec
 from training.spec.sections.timeout import Timeout
 from training.store import StageAddress, Store
 from training.store.leases import Lease
-from training.waiting import waiting_for_database
 
 __all__ = ["Outcome", "StageContext", "main"]
 

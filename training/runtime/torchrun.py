@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any, Final
 from training.contracts import ExitCode
 from training.errors import SpecError
 from training.installation import GPUS, RANK
-from training.liveness import START_LIMIT
+from training.process.liveness import START_LIMIT
 from training.runtime.processes import ForkedProcess, bind_to_parent, name_this_process, other_threads
 
 if TYPE_CHECKING:

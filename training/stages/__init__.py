@@ -9,8 +9,8 @@ if sys.argv[:1] == ["-m"] and len(sys.argv) == 2:
     # Imports make no garbage: `training.runtime.runner.main` begins to collect, after them.
     gc.disable()
     # This is the first code of such a process: the guard is there before the imports that follow, which can hang too.
-    from training import liveness
     from training.errors import SpecError
+    from training.process import liveness
 
     try:
         liveness.watch(sys.argv[1])

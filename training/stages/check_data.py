@@ -25,8 +25,8 @@ from training.command_line import example
 from training.contracts import ExitCode, RunIdentity, StageRequest
 from training.errors import NightshiftError, SpecError
 from training.installation import DATABASE
+from training.process.scratch import scratch_folder
 from training.runtime.machine_limits import machine_limit
-from training.scratch import scratch_folder
 from training.spec import check as spec_check
 from training.spec.schedule import check_not_future, settle_as_of
 from training.spec.types import parse_size

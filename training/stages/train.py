@@ -12,7 +12,6 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from training import liveness
 from training.contracts import JsonObject, JsonValue, canonical_json, sha256_hex
 from training.data.classes import Classes
 from training.data.dataset import meta_of, sample_order_digest
@@ -25,6 +24,7 @@ from training.engine.staging import fetch_for_node
 from training.engine.tracking import Tracker
 from training.models.base import FitContext, FitResult, load_family
 from training.models.predictor import FORMAT_VERSION
+from training.process import liveness
 from training.runtime import preemption
 from training.runtime.lazy_imports import lean_imports
 from training.runtime.provenance import environment

@@ -8,12 +8,12 @@ from __future__ import annotations
 import logging
 from dataclasses import asdict
 
-from training import liveness
 from training.contracts import Scalar, canonical_json
 from training.engine.tracking import finish_parent
 from training.errors import DataError
 from training.format import figure, local_moment
 from training.pages.study import render_study
+from training.process import liveness
 from training.runtime.runner import Outcome, StageContext, main
 from training.spec.sections.tuning import Tune
 from training.store import set_run_ref

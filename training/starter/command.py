@@ -26,7 +26,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from training.command_line import example, exit_code_of
 from training.errors import DataError, DeniedError, shown
-from training.scratch import scratch_folder
+from training.process.scratch import scratch_folder
 from training.spec.check import check_files
 from training.spec.types import NAME_RULE
 from training.starter.choices import SPLITS, Choices

@@ -19,9 +19,9 @@ import obstore
 from obstore import exceptions as obstore_errors
 from obstore.store import LocalStore
 
-from training import liveness
 from training.errors import DataError, DeniedError, NightshiftError, Problem, SpecError, StoreError, UnavailableError, shown
 from training.masking import masked
+from training.process import liveness
 from training.store.local_files import LocalFiles
 from training.store.s3 import HINTS, MAX_PARTS, MULTIPART_BYTES, NUM_PARTS_AT_ONCE, PART_BYTES, RANGE_BYTES, open_bucket
 

@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
-from training.awake import AwakeClock
 from training.errors import LeaseHeldError, LeaseLostError, StoreError, UnavailableError
+from training.process.awake import AwakeClock
 from training.store.addresses import StageAddress
 from training.store.refs import Ref, Revision
 

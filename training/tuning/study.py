@@ -19,12 +19,12 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from training.contracts import JsonObject, sha256_hex
 from training.errors import UnavailableError
+from training.process.waiting import without_waiting
 from training.spec.sections.train import Train
 from training.spec.sections.tuning import Tune
 from training.tuning.records import TrialRecord
 from training.tuning.settings import Settings, grid, project
 from training.tuning.space import distributions_of, suggest
-from training.waiting import without_waiting
 
 logger = logging.getLogger(__name__)
 

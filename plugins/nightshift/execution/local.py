@@ -26,8 +26,8 @@ from nightshift.execution.outcomes import Action, Ended, StageEndedError, Verdic
 from nightshift.execution.stage_environment import GRACE_SECONDS, stage_environment
 from nightshift.settings import Settings
 from training.contracts import JsonObject, StageRequest, StageResult
+from training.process.scratch import scratch_folder
 from training.runtime.memory import memory_limit_bytes
-from training.scratch import scratch_folder
 from training.spec import PipelineSpec
 from training.stage_table import TRAININGS
 from training.store.addresses import new_attempt_id

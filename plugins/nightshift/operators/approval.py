@@ -28,10 +28,10 @@ from training.contracts import JsonValue, RunIdentity, StageResult
 from training.errors import DeniedError, shown
 from training.escapes import for_markdown
 from training.format import local_moment, number
+from training.process.waiting import waiting_for_database
 from training.registry.verdicts import verdict
 from training.spec import PipelineSpec
 from training.spec.types import duration_text, free_text_fault
-from training.waiting import waiting_for_database
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context

@@ -16,9 +16,9 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowRuntimeError, AirflowSkipException, ErrorType
 
 from nightshift.settings import Settings
+from training.process.waiting import waiting_for_database
 from training.spec.rules.names import CANARY_SUFFIX
 from training.spec.schedule import next_slot
-from training.waiting import waiting_for_database
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context

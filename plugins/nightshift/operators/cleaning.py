@@ -11,8 +11,8 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from nightshift.settings import Settings
 from training.errors import LeaseHeldError, NightshiftError, UnavailableError
 from training.installation import Variable
+from training.process.waiting import waiting_for_database
 from training.store import Bucket, Store
-from training.waiting import waiting_for_database
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context

@@ -9,10 +9,10 @@ from airflow.sdk import BaseOperator
 
 from nightshift.settings import Settings
 from training.errors import DataError, DeniedError, SpecError
+from training.process.waiting import waiting_for_database
 from training.spec import PipelineSpec
 from training.spec.types import duration_text
 from training.store import Store
-from training.waiting import waiting_for_database
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context

@@ -12,8 +12,8 @@ from airflow.sdk import BaseOperator
 
 from nightshift.settings import Settings
 from training.errors import NightshiftError
+from training.process.waiting import waiting_for_database
 from training.store import Bucket
-from training.waiting import waiting_for_database
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context

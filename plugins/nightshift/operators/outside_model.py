@@ -10,7 +10,7 @@ from nightshift.settings import Settings
 from nightshift.sources import places_of
 from training.contracts import JsonValue
 from training.errors import DataError, NightshiftError, UnavailableError
-from training.scratch import scratch_folder
+from training.process.scratch import scratch_folder
 from training.spec import PipelineSpec
 from training.spec.registration import Registration
 from training.spec.uris import names_of_places, resolve_place

@@ -17,8 +17,8 @@ from nightshift.resolved_run import ResolvedRun, check_settled
 from nightshift.settings import Settings
 from nightshift.work import Work
 from training.contracts import JsonObject, JsonValue, RunIdentity, StageResult, fingerprint, require_result
+from training.process.waiting import waiting_for_database
 from training.spec.models import Alerts
-from training.waiting import waiting_for_database
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context

@@ -20,6 +20,7 @@ from nightshift.settings import Settings
 from nightshift.sources import resolved
 from training.contracts import JsonObject, JsonValue, json_object
 from training.errors import DataError, NightshiftError, Problem, SpecError, UnavailableError
+from training.process.waiting import waiting_for_database
 from training.runtime.provenance import git_state
 from training.sources.listing import previous_snapshot
 from training.sources.schema_changes import in_words, schema_changes
@@ -28,7 +29,6 @@ from training.spec import PipelineSpec, RunParameters, apply_overrides, check_no
 from training.spec.registration import registered_spec
 from training.spec.uris import unset_webhook
 from training.store import Store
-from training.waiting import waiting_for_database
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context

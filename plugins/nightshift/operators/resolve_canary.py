@@ -13,10 +13,10 @@ from nightshift.operators.failures import noted_failure
 from nightshift.operators.resolve import ResolveOperator
 from nightshift.settings import Settings
 from training.contracts import JsonValue
+from training.process.waiting import waiting_for_database
 from training.spec import PipelineSpec
 from training.spec.rules.names import CANARY_SUFFIX
 from training.spec.schedule import last_slot
-from training.waiting import waiting_for_database
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context

@@ -30,9 +30,9 @@ from nightshift.settings import Settings
 from nightshift.work import Work
 from training.contracts import ContractError, ExitCode, JsonObject, JsonValue, RunIdentity, StageResult, require_result
 from training.errors import NightshiftError
+from training.process.waiting import waiting_for_database
 from training.store import Store, point_at, records
 from training.store.metric_journal import journal_name
-from training.waiting import waiting_for_database
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context

@@ -19,12 +19,12 @@ from nightshift.settings import Settings
 from nightshift.work import Work
 from training.code.closure import Code
 from training.contracts import ContractError, JsonValue, RunIdentity, fingerprint, require_result
+from training.process.waiting import waiting_for_database
 from training.spec import PipelineSpec, spec_part
 from training.spec.sections.tuning import Tune
 from training.stage_table import TRIAL
 from training.store.metric_journal import journal_name, trial_journal
 from training.tuning.records import StudyStore, num_workers, slot_fingerprint
-from training.waiting import waiting_for_database
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context

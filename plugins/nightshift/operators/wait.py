@@ -11,9 +11,9 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowRescheduleExcept
 from nightshift.resolved_run import ResolvedRun
 from training.contracts import ContractError
 from training.errors import NightshiftError, UnavailableError
+from training.process.waiting import waiting_for_database
 from training.sources.listing import MissingPartitions, missing_partitions
 from training.spec.types import duration_text
-from training.waiting import waiting_for_database
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context

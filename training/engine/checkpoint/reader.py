@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from training import liveness
 from training.engine.checkpoint.chunks import FORMAT, Saved, read_index
 from training.engine.checkpoint.format import Identity, Index, Position, size_of
 from training.errors import DataError, NoUsableCheckpointError, Problem, SpecError
+from training.process import liveness
 from training.runtime.context import StageContext
 from training.store import Manifest
 from training.store.addresses import StoreUri

@@ -19,7 +19,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final, cast
 
-from training import liveness
 from training.contracts import JsonObject, JsonValue, sha256_hex
 from training.engine.checkpoint.background import DaemonThread
 from training.engine.checkpoint.chunks import FORMAT, Piece, block_name, blocks_for, read_index
@@ -31,6 +30,7 @@ from training.engine.checkpoint.tensors import State
 from training.engine.checkpoint.writer import Commits, Interval, Saves, Written, place_of
 from training.errors import LeaseLostError, NightshiftError, UnavailableError
 from training.installation import node_name
+from training.process import liveness
 from training.runtime.context import StageContext
 from training.store import Manifest
 from training.store.manifests import FileEntry

@@ -21,10 +21,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from training import liveness
 from training.engine.checkpoint.format import BLOCK_BYTES, Entry, Identity, Index, Position, padded
 from training.errors import LeaseLostError, NightshiftError, UnavailableError
 from training.installation import node_name
+from training.process import liveness
 from training.runtime.context import StageContext
 from training.store import Manifest, set_run_ref
 from training.store.addresses import StoreUri

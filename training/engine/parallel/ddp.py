@@ -14,7 +14,6 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from training import liveness
 from training.data.loader import Batch
 from training.engine.eager import compiler_options, is_compiler_imported
 from training.engine.optim import clip_gradients
@@ -22,6 +21,7 @@ from training.engine.parallel.gang import Gang
 from training.engine.parallel.strategy import SumLoss
 from training.engine.precision import autocast
 from training.errors import Problem, SpecError
+from training.process import liveness
 
 if TYPE_CHECKING:
     from training.engine.parallel.compression import Compression

@@ -20,11 +20,11 @@ import torch
 import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
-from training import liveness
 from training.engine.devices import Place, backend_of
 from training.engine.parallel.roll_call import ANSWER_SECONDS, Absent, RollCall
 from training.errors import PeerLostError
 from training.installation import RANK, WORLD_SIZE, Seconds, node_name
+from training.process import liveness
 
 COLLECTIVE_LIMIT: Final = Seconds(
     name="NIGHTSHIFT_COLLECTIVE_TIMEOUT_SECONDS",

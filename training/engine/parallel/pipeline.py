@@ -16,7 +16,6 @@ from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.distributed.pipelining.schedules import PipelineScheduleSingle
 
-from training import liveness
 from training.data.loader import Batch
 from training.engine.parallel.buffers import saved_buffers, take_from_first
 from training.engine.parallel.clipping import clip_divided_gradients
@@ -26,6 +25,7 @@ from training.engine.parallel.pipeline_cut import Cut, Given, names_of_stages, s
 from training.engine.parallel.stage import Passed, StageOfBatch, learn_passed
 from training.engine.parallel.strategy import SumLoss
 from training.engine.precision import autocast
+from training.process import liveness
 from training.spec.layout import Layout
 
 BUCKET_ITEMS: Final = 6_553_600

@@ -16,7 +16,7 @@ from typing import Final, Self
 
 import torch
 
-from training.process_identity import Process
+from training.process.identity import Process
 
 ANSWER_SECONDS: Final = 5.0
 """How long the others have to answer: they are in the same step."""

@@ -21,7 +21,6 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
-from training import liveness
 from training.data.loader import Batch
 from training.engine.parallel.buffers import saved_buffers, take_from_first
 from training.engine.parallel.clipping import clip_divided_gradients
@@ -33,6 +32,7 @@ from training.engine.parallel.tensor import check_alike, divide_layers, mixed
 from training.engine.parallel.tensor_plan import TensorPlan
 from training.engine.precision import DTYPES
 from training.errors import Problem, SpecError, shown
+from training.process import liveness
 from training.spec.layout import Layout
 
 MIN_BLOCK_BYTES: Final = 1 << 20

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import xgboost
 
-from training import liveness
 from training.data.mapped_shards import MappedShards
 from training.data.shard_format import CELL_BYTES
 from training.engine.devices import LOCAL_WORLD_SIZE
 from training.models.memory_floor import shortage
 from training.models.shard_rows import shards_of
+from training.process import liveness
 from training.runtime.stage_memory import stage_memory_bytes
 
 if TYPE_CHECKING:

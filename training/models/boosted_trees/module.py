@@ -87,7 +87,7 @@ def _boosted(
     Raises:
         PreemptedError: `train.preempted`, a rank was to stop; the last round is committed.
     """
-    from training import liveness
+    from training.process import liveness
 
     train = context.spec.train
     evaluated = [(matrix, split) for split, matrix in matrices.items()]

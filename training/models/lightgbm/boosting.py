@@ -9,12 +9,12 @@ import lightgbm
 import numpy as np
 from numpy.typing import NDArray
 
-from training import liveness
 from training.data.mapped_shards import MappedShards
 from training.errors import DataError, PreemptedError, Problem, SpecError
 from training.models.lightgbm.module import LOG_LABELS
 from training.models.rounds import Rounds
 from training.models.shard_rows import check_counts, labels_of, num_classes, shards_of
+from training.process import liveness
 
 if TYPE_CHECKING:
     from training.contracts import JsonValue

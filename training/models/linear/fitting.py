@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.optimize import OptimizeResult, minimize
 
-from training import liveness
 from training.data.mapped_shards import MappedShards
 from training.errors import DataError, PreemptedError, shown
 from training.models.linear.module import MAX_LOG, id_sizes, sigmoid, softmax
 from training.models.rounds import Rounds
 from training.models.shard_rows import check_counts, labels_of, num_classes, shards_of
+from training.process import liveness
 from training.runtime.stage_memory import stage_memory_bytes
 
 if TYPE_CHECKING:

@@ -20,9 +20,9 @@ from nightshift.operators.study import PlanOperator, TrialsOperator, TuneOperato
 from nightshift.resolved_run import ResolvedRun
 from nightshift.settings import Settings
 from training.contracts import RunIdentity, StageResult
-from training.process_identity import pid_namespace
+from training.process.identity import pid_namespace
+from training.process.scratch import PREFIX
 from training.runtime.provenance import CHECKOUT
-from training.scratch import PREFIX
 from training.spec import freeze, load_spec, resolve_uris
 from training.store import Store
 from training.store.manifests import Manifests

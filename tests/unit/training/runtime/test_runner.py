@@ -10,6 +10,7 @@ import pytest
 from training.code.loaded import LoadedCode
 from training.contracts import ExitCode, RunIdentity, StageRequest, sha256_hex
 from training.errors import DataError, HungError, NightshiftError, PreemptedError, ReplicasDifferError
+from training.process.waiting import database_wait_seconds
 from training.runtime import runner
 from training.runtime.context import Outcome, StageContext, StopFlag
 from training.runtime.provenance import CHECKOUT
@@ -17,7 +18,6 @@ from training.runtime.runner import run
 from training.spec import freeze, load_spec
 from training.store import StageAddress, Store
 from training.store.leases import Lease, holder_of
-from training.waiting import database_wait_seconds
 
 FINGERPRINT = "f" * 64
 

@@ -14,7 +14,7 @@ from torch.distributed import run as torchs
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
-from training import liveness
+from training.process import liveness
 from training.runtime import processes, torchrun
 from training.runtime.provenance import CHECKOUT
 

@@ -12,9 +12,9 @@ from mlflow.exceptions import MlflowException
 
 from tests.unit.training.evaluation.model_files import model_folder
 from tests.unit.training.registry.scenes import decide_on
-from training import liveness
 from training.contracts import RunIdentity, StageRequest
 from training.engine.tracking_journal import ID_TAG, RunJournal
+from training.process import liveness
 from training.registry.ledger import Ledger
 from training.registry.mlflow_retention import forget, forget_notes
 from training.registry.mlflow_versions import register_candidate

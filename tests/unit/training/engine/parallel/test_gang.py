@@ -18,7 +18,7 @@ from training.engine.parallel import gang as gang_module
 from training.engine.parallel.alone import Alone
 from training.engine.parallel.gang import Gang, collective_timeout, slow_work_timeout
 from training.errors import PeerLostError, SpecError
-from training.process_identity import Process
+from training.process.identity import Process
 from training.runtime.provenance import CHECKOUT
 
 CPU = torch.device("cpu")

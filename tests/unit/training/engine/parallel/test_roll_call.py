@@ -17,7 +17,7 @@ from training.engine.parallel import roll_call
 from training.engine.parallel.gang import Gang
 from training.engine.parallel.roll_call import Absent, RollCall
 from training.errors import PeerLostError
-from training.process_identity import Process, pid_namespace, start_of
+from training.process.identity import Process, pid_namespace, start_of
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from typing import get_args
 import yaml  # type: ignore[import-untyped]
 
 from training.errors import Problem
-from training.liveness import Kind
+from training.process.liveness import Kind
 from training.runtime.provenance import CHECKOUT
 from training.runtime.runner import _limits
 from training.spec import PipelineSpec

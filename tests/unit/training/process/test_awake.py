@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from training.awake import AwakeClock
+from training.process.awake import AwakeClock
 
 
 def test_stop_counts_one_step_however_long_it_was() -> None:

@@ -1,7 +1,7 @@
 """The guard of one stage process: ends it when its work has not moved for the limit of its phase, with the stacks of all ranks.
 
-It is started by `training.liveness`, shares one page of memory with the process, and ends when that does. Time in which it, the
-process or another rank of the node was stopped does not count (a laptop that sleeps, SIGSTOP): see `training.awake`. Standard
+It is started by `training.process.liveness`, shares one page of memory with the process, and ends when that does. Time in which it, the
+process or another rank of the node was stopped does not count (a laptop that sleeps, SIGSTOP): see `training.process.awake`. Standard
 library only, and most of it is imported when there is a hang: each stage process of a run has a guard.
 """
 
@@ -15,10 +15,10 @@ import sys
 import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from training.awake import AwakeClock
 from training.installation import PYTHON_PATH, WORLD_SIZE
 from training.installation import RANK as RANK_VARIABLE
-from training.liveness_page import NO_RANK, NUMBERS, PAGE_BYTES, PAGE_NAME, RANK, RANK_AT, STACKS_NAME, STACKS_SIGNAL, TEXT_AT
+from training.process.awake import AwakeClock
+from training.process.liveness_page import NO_RANK, NUMBERS, PAGE_BYTES, PAGE_NAME, RANK, RANK_AT, STACKS_NAME, STACKS_SIGNAL, TEXT_AT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -143,7 +143,7 @@ class Guard:
         from pathlib import Path
 
         facts = {**seen._asdict(), "request": self._request_uri, "rank": self._rank, "seconds": round(lapse, 1), "stacks": self._stacks}
-        root = str(Path(__file__).resolve().parents[1])
+        root = str(Path(__file__).resolve().parents[2])
         environ = {**self._environ, "PYTHONPATH": os.pathsep.join(filter(None, [root, PYTHON_PATH.value(self._environ)]))}
         command = [sys.executable, "-m", "training.runtime.hung"]
         try:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from training.process_identity import pid_namespace, runs, start_of
+from training.process.identity import pid_namespace, runs, start_of
 
 PREFIX: Final = "nightshift-"
 _NAME = re.compile(rf"{PREFIX}(?P<place>[0-9a-f]{{16}})-(?P<pid>[0-9]{{1,10}})-(?P<start>[0-9]{{1,20}})-[^/]+", re.ASCII)

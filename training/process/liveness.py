@@ -1,7 +1,7 @@
 """Whether the work of this process moves, as a guard beside it reads it.
 
 The work says what it does (`phase`) and that it moves (`moved`), in a page of shared memory. The guard is a small process of its own
-(`training.liveness_guard`): it ends this one when a phase has not moved for its limit, so it needs nothing of this process, neither
+(`training.process.liveness_guard`): it ends this one when a phase has not moved for its limit, so it needs nothing of this process, neither
 the GIL nor a thread. Before that it asks every rank of the node for its stacks, which faulthandler writes in a signal handler in C.
 
 Standard library only; without `watch` every call is a no-op.
@@ -23,7 +23,7 @@ from typing import Final, Literal
 
 from training.installation import RANK as RANK_VARIABLE
 from training.installation import Seconds
-from training.liveness_page import (
+from training.process.liveness_page import (
     MOVEMENTS,
     NO_RANK,
     NUMBERS,
@@ -48,7 +48,7 @@ START_LIMIT: Final = Seconds(
 """Limit of everything before the spec is read: imports, reading the request."""
 SLOWEST_BYTES_PER_SECOND: Final = 2**20
 """A transfer in one call reports nothing until its end: its limit grows by its size at this rate."""
-GUARD_CODE: Final = "import sys; sys.path.insert(0, sys.argv[1]); from training.liveness_guard import main; main()"
+GUARD_CODE: Final = "import sys; sys.path.insert(0, sys.argv[1]); from training.process.liveness_guard import main; main()"
 
 
 @dataclass(eq=False, slots=True)
@@ -116,7 +116,7 @@ def watch(request_uri: str) -> None:
     RANK.pack_into(page, RANK_AT, RANK_VARIABLE.read() if RANK_VARIABLE.text() else NO_RANK)
     # The guard ends when this pipe closes. What it has to know goes through it: command lines are searched for requests.
     reader, writer = os.pipe()
-    root = str(Path(__file__).resolve().parents[1])
+    root = str(Path(__file__).resolve().parents[2])
     with os.fdopen(reader, "rb") as stream:
         guard = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", GUARD_CODE, root, str(os.getpid()), str(memory)],

@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 import pytest
 
-from training import liveness, liveness_guard, liveness_page
-from training.awake import AwakeClock
-from training.liveness_guard import FIRST_RANK_SECONDS, Guard, Rank, Seen
+from training.process import liveness, liveness_guard, liveness_page
+from training.process.awake import AwakeClock
+from training.process.liveness_guard import FIRST_RANK_SECONDS, Guard, Rank, Seen
 
 PID, OTHER_PID = 1_000, 1_001
 LIMIT_SECONDS = 600.0

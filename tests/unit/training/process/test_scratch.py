@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from training import process_identity, scratch
-from training.process_identity import UNKNOWN, pid_namespace
-from training.scratch import PREFIX, scratch_folder
+from training.process import identity, scratch
+from training.process.identity import UNKNOWN, pid_namespace
+from training.process.scratch import PREFIX, scratch_folder
 
 ROOT = Path(__file__).resolve().parents[3]
 HOLD = """
-from training.scratch import scratch_folder
+from training.process.scratch import scratch_folder
 with scratch_folder() as folder:
     (folder / "file").write_text("half")
     print(folder, flush=True)
@@ -88,7 +88,7 @@ def test_process_in_a_namespace_of_its_own_has_another_place() -> None:
         "--mount-proc",
         sys.executable,
         "-c",
-        "import training.process_identity as p; print(p.pid_namespace())",
+        "import training.process.identity as p; print(p.pid_namespace())",
     ]
     seen = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False)
     if seen.returncode != 0:
@@ -99,7 +99,7 @@ def test_process_in_a_namespace_of_its_own_has_another_place() -> None:
 
 def test_host_with_another_name_is_another_place(monkeypatch: pytest.MonkeyPatch) -> None:
     here = pid_namespace()
-    monkeypatch.setattr(process_identity.socket, "gethostname", lambda: "another")
+    monkeypatch.setattr(identity.socket, "gethostname", lambda: "another")
     assert pid_namespace() != here
 
 
