@@ -6,13 +6,13 @@ Libraries are excluded: the content of site-packages changes with the environmen
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Final
 
-from training.code.imports import Imports, ImportsCache
+from training.code.imports import Imports, ImportsCache, Statement
 from training.contracts import canonical_json, sha256_hex
 from training.errors import Problem, SpecError
 from training.installation import MODEL_PATH
@@ -63,6 +63,10 @@ class Sources:
         folder = self.folder_of(name.partition("/")[0].removesuffix(".py"))
         return None if folder is None else folder / name
 
+    def name_of(self, module: str, path: Path) -> str:
+        """Return the name in `Code.files` of a file of a module's package."""
+        return path.relative_to(self.folder_of(module.partition(".")[0]) or ROOT).as_posix()
+
     def modules(self, module: str) -> Iterator[tuple[str, Path]]:
         """Yield (name, file) of a module and of the packages above it, as far as there are such files; a namespace package has none."""
         parts = module.split(".")
@@ -106,6 +110,63 @@ class Sources:
         return Path(found.origin).parent if found.origin else None
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Module:
+    """A module of training/ or of users, and what its text says of others."""
+
+    name: str
+    path: Path
+    file: str
+    """The path as `Code.files` has it."""
+    digest: str
+    imports: Imports
+    fault: SyntaxError | ValueError | None
+    """Why it is not Python; it then has no imports."""
+
+    @property
+    def package(self) -> str:
+        """What its relative imports begin at."""
+        return self.name if self.path.name == "__init__.py" else self.name.rpartition(".")[0]
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is a user's."""
+        return self.name.partition(".")[0] != OURS
+
+    def named_by(self, statement: Statement) -> list[str]:
+        """Return what may be modules of an import statement: of `from a import b`, `a` and `a.b`."""
+        parts = self.package.split(".")
+        above = parts[: len(parts) - statement.level + 1] if statement.level else []
+        base = ".".join([*above, *filter(None, [statement.module])])
+        return [base, *(f"{base}.{name}" for name in statement.names)]
+
+
+def walk(roots: Iterable[str], sources: Sources, cache: ImportsCache, leads: Callable[[Module], Iterable[str]]) -> Iterator[Module]:
+    """Yield the modules of these names that are training's or users', the packages above them, and so on for what `leads` names of each."""
+    waiting, asked, found = list(roots), set[str](), set[Path]()
+    while waiting:
+        name = waiting.pop()
+        if name in asked:
+            continue
+        asked.add(name)
+        for each, path in sources.modules(name):
+            if path not in found:
+                found.add(path)
+                module = _read(each, path, sources, cache)
+                yield module
+                waiting += leads(module)
+
+
+def _read(name: str, path: Path, sources: Sources, cache: ImportsCache) -> Module:
+    data, fault, imports = path.read_bytes(), None, Imports([], [])
+    digest = sha256_hex(data)
+    try:
+        imports = cache.imports_of(data, digest) if path.suffix == ".py" else imports
+    except (SyntaxError, ValueError) as err:
+        fault = err
+    return Module(name=name, path=path, file=sources.name_of(name, path), digest=digest, imports=imports, fault=fault)
+
+
 def closure(roots: Iterable[str], *, sources: Sources | None = None, cache: ImportsCache | None = None) -> Code:
     """Return the files that these modules use: by imports, in functions too, and by the names of files next to them.
 
@@ -114,88 +175,39 @@ def closure(roots: Iterable[str], *, sources: Sources | None = None, cache: Impo
     Raises:
         SpecError: `code.missing`, a root is not found; `code.syntax`, a file is not Python.
     """
-    search = _Search(sources or Sources(), cache or ImportsCache())
+    sources, cache, roots = sources or Sources(), cache or ImportsCache(), list(roots)
     for root in roots:
-        search.add_root(root)
-    search.cache.save()
-    return Code.of(search.files)
-
-
-class _Search:
-    def __init__(self, sources: Sources, cache: ImportsCache) -> None:
-        self.files: dict[str, str] = {}
-        self.cache = cache
-        self._sources = sources
-        self._seen: set[str] = set()
-        self._packages: set[str] = set()
-        """Of users, whose data is in."""
-
-    def add_root(self, root: str) -> None:
-        if not any(name == root for name, _ in self._sources.modules(root)):
+        if not any(name == root for name, _ in sources.modules(root)):
             message = f"the module {root} is not found, so its code cannot be part of the work's name"
             hint = f"put its package into {MODEL_PATH.name} or install it, where Airflow's tasks run"
             raise SpecError("code", [Problem(code="code.missing", message=message, hint=hint)])
-        waiting = [root]
-        while waiting:
-            waiting += self._add(waiting.pop())
+    files: dict[str, str] = {}
+    tops: set[str] = set()
+    for module in walk(roots, sources, cache, _used):
+        if module.fault is not None:
+            problem = Problem(code="code.syntax", message=f"this is not Python: {module.fault}", line=getattr(module.fault, "lineno", None))
+            raise SpecError(str(module.path), [problem])
+        files[module.file] = module.digest
+        read = _read_beside(module)
+        if module.is_own and (top := module.name.partition(".")[0]) not in tops:
+            # The first time: a namespace package has no `__init__.py` to ask.
+            tops.add(top)
+            read += [file for file in _files_below((sources.folder_of(top) or ROOT) / top) if file.suffix != ".py"]
+        files |= {name: sha256_hex(file.read_bytes()) for file in read if (name := sources.name_of(module.name, file)) not in files}
+    cache.save()
+    return Code.of(files)
 
-    def _add(self, module: str) -> list[str]:
-        """Add a module and its parent packages; return what they import."""
-        if module in self._seen:
-            return []
-        self._seen.add(module)
-        leads: list[str] = []
-        for name, path in self._sources.modules(module):
-            data = self._add_file(name, path)
-            if data is not None and path.suffix == ".py":
-                found = self._imports(path, data)
-                leads += self._modules_of(name, path, found)
-                self._add_read(name, path, found)
-        return leads
 
-    def _add_file(self, module: str, path: Path) -> bytes | None:
-        """Add a file of a module's package; return its content, None where it is in already."""
-        folder = self._sources.folder_of(module.partition(".")[0])
-        name = path.relative_to(folder or ROOT).as_posix()
-        if name in self.files:
-            return None
-        data = path.read_bytes()
-        self.files[name] = sha256_hex(data)
-        return data
+def _used(module: Module) -> Iterator[str]:
+    yield from (string for string in module.imports.strings if "." in string and "/" not in string)
+    for statement in module.imports.statements:
+        yield from module.named_by(statement)
 
-    def _imports(self, path: Path, data: bytes) -> Imports:
-        try:
-            return self.cache.imports_of(data, sha256_hex(data))
-        except (SyntaxError, ValueError) as err:
-            line = getattr(err, "lineno", None)
-            raise SpecError(str(path), [Problem(code="code.syntax", message=f"this is not Python: {err}", line=line)]) from err
 
-    @staticmethod
-    def _modules_of(name: str, path: Path, found: Imports) -> list[str]:
-        package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-        modules = [string for string in found.strings if "." in string and "/" not in string]
-        for level, module, names in found.statements:
-            above = package.split(".")[: len(package.split(".")) - level + 1] if level else []
-            base = ".".join([*above, *filter(None, [module])])
-            modules += [base, *(f"{base}.{one}" for one in names)]
-        return modules
-
-    def _add_read(self, name: str, path: Path, found: Imports) -> None:
-        read = [path.parent / string for string in found.strings if not string.endswith(".py")]
-        read = [file for file in read if file.is_file()]
-        if name in FOLDERS_READ:
-            read += _files_below(path.parent / FOLDERS_READ[name])
-        read += self._data_of(name.partition(".")[0])
-        for file in read:
-            self._add_file(name, file)
-
-    def _data_of(self, top: str) -> list[Path]:
-        """Return the files of a users' package that are not Python, the first time: a namespace package has no `__init__.py` to ask."""
-        folder = self._sources.folder_of(top)
-        if top == OURS or top in self._packages or folder is None:
-            return []
-        self._packages.add(top)
-        return [file for file in _files_below(folder / top) if file.suffix != ".py"]
+def _read_beside(module: Module) -> list[Path]:
+    named = [module.path.parent / string for string in module.imports.strings if not string.endswith(".py")]
+    folder = FOLDERS_READ.get(module.name)
+    return [file for file in named if file.is_file()] + ([] if folder is None else _files_below(module.path.parent / folder))
 
 
 def _files_below(folder: Path) -> list[Path]:

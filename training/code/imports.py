@@ -11,11 +11,11 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from training.contracts import canonical_json, sha256_hex
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 """Of the cache; one of another version is made again."""
 _NAME: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", re.ASCII)
 _FILE: Final = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)*\.\w+", re.ASCII)
@@ -24,21 +24,33 @@ MAX_CACHED_FILES: Final = 2_000
 """Each edit adds an entry; with more, only those in use are kept."""
 
 
+class Statement(NamedTuple):
+    """An import statement of a file; one of `import a, b` for each of the two."""
+
+    level: int
+    """Of a relative import: its dots."""
+    module: str
+    names: list[str]
+    """Those of a `from`."""
+    line: int
+    is_late: bool
+    """It is in a function."""
+    is_optional: bool
+    """It is in a `try` that has handlers."""
+
+
 @dataclass(frozen=True, slots=True)
 class Imports:
     """What is written in one file."""
 
-    statements: tuple[tuple[int, str, tuple[str, ...]], ...]
-    """(level of a relative import, module, names) of each import statement, those in functions included."""
-    strings: tuple[str, ...]
+    statements: list[Statement]
+    """In the order of the file, those in functions included."""
+    strings: list[str]
     """Constants that may name a module (`training.evaluation.latency`, for `python -m`) or a file (`evaluation.css`)."""
-
-    def as_json(self) -> list[Any]:
-        return [[[level, module, list(names)] for level, module, names in self.statements], list(self.strings)]
 
     @classmethod
     def from_json(cls, values: list[Any]) -> Imports:
-        return cls(tuple((level, module, tuple(names)) for level, module, names in values[0]), tuple(values[1]))
+        return cls([Statement(*value) for value in values[0]], values[1])
 
 
 def imports_of(source: bytes) -> Imports:
@@ -49,19 +61,36 @@ def imports_of(source: bytes) -> Imports:
     """
     visitor = _Visitor()
     visitor.visit(ast.parse(source))
-    return Imports(tuple(sorted(visitor.statements)), tuple(sorted(visitor.strings)))
+    return Imports(visitor.statements, sorted(visitor.strings))
 
 
 class _Visitor(ast.NodeVisitor):
     def __init__(self) -> None:
-        self.statements: set[tuple[int, str, tuple[str, ...]]] = set()
+        self.statements: list[Statement] = []
         self.strings: set[str] = set()
+        self._is_late = self._is_optional = False
 
     def visit_Import(self, node: ast.Import) -> None:
-        self.statements |= {(0, alias.name, ()) for alias in node.names}
+        self.statements += [Statement(0, alias.name, [], node.lineno, self._is_late, self._is_optional) for alias in node.names]
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
-        self.statements.add((node.level, node.module or "", tuple(alias.name for alias in node.names)))
+        names = [alias.name for alias in node.names]
+        self.statements.append(Statement(node.level, node.module or "", names, node.lineno, self._is_late, self._is_optional))
+
+    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        outer, self._is_late = self._is_late, True
+        self.generic_visit(node)
+        self._is_late = outer
+
+    visit_AsyncFunctionDef = visit_FunctionDef
+
+    def visit_Try(self, node: ast.Try) -> None:
+        outer, self._is_optional = self._is_optional, self._is_optional or bool(node.handlers)
+        for child in node.body:
+            self.visit(child)
+        self._is_optional = outer
+        for after in (*node.handlers, *node.orelse, *node.finalbody):
+            self.visit(after)
 
     def visit_If(self, node: ast.If) -> None:
         name = node.test.attr if isinstance(node.test, ast.Attribute) else getattr(node.test, "id", "")
@@ -95,7 +124,8 @@ class ImportsCache:
         """
         values = self._known.get(digest)
         if values is None:
-            values = imports_of(source).as_json()
+            found = imports_of(source)
+            values = [found.statements, found.strings]
             self._known[digest] = values
             self._has_new = True
         self._used[digest] = values

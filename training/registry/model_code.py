@@ -14,9 +14,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from training.code.carried import carried_by, distributions
+from training.code.closure import OURS, Sources
 from training.contracts import canonical_json, sha256_hex
 from training.errors import SpecError
-from training.spec.carried_code import TRAINING, Closure, Module, absolute, carried_roots, closure_of, distributions
 from training.spec.families import place_of
 
 PREFIX: Final = "nightshift_model_"
@@ -53,13 +54,17 @@ def model_code(family: str) -> ModelCode:
         SpecError: `model.not_isolated`, a user's class imports what cannot be carried; `model.unknown`.
     """
     module, name = place_of(family)
-    closure = closure_of([module, SCORING])
-    if closure.problems:
-        raise SpecError("train.model", closure.problems)
+    carried = carried_by([module, SCORING])
+    if carried.problems:
+        raise SpecError("train.model", carried.problems)
     files = {"__init__.py": ENTRY.format(module=module, name=name)}
-    files |= {_file_of(found): _text_of(found) for found in closure.modules.values()}
+    files |= {found.file: _text_of(found.path, found.package, carried.sources) for found in carried.modules}
+    # It checks the interpreter of the installation's commands.
+    files[f"{OURS}/__init__.py"] = '"""The part of Nightshift that scores."""\n'
     digest = sha256_hex(canonical_json(files))
-    return ModelCode(f"{PREFIX}{digest[:NAME_DIGITS]}", files, _requirements(closure))
+    found = {distribution for top in carried.libraries for distribution in distributions().get(top, ())}
+    requirements = sorted(f"{distribution}=={importlib.metadata.version(distribution).split('+')[0]}" for distribution in found)
+    return ModelCode(f"{PREFIX}{digest[:NAME_DIGITS]}", files, requirements)
 
 
 def write_code(code: ModelCode, folder: Path) -> Path:
@@ -71,27 +76,16 @@ def write_code(code: ModelCode, folder: Path) -> Path:
     return folder / code.name
 
 
-def _file_of(module: Module) -> str:
-    path = module.name.replace(".", "/")
-    return f"{path}/__init__.py" if module.is_package else f"{path}.py"
-
-
-def _text_of(module: Module) -> str:
-    """Return a module's text with relative imports of what is carried."""
-    if module.name == TRAINING:
-        # It checks the interpreter of the installation's commands.
-        return '"""The part of Nightshift that scores."""\n'
-    data = _source(module.path)
-    lines = data.splitlines(keepends=True)
+def _text_of(path: Path, package: str, sources: Sources) -> str:
+    """Return a module's text with relative imports of what is carried; `package` is what its relative imports begin at."""
+    data = _source(path)
     starts = [0]
-    for line in lines:
+    for line in data.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
+    nodes = [node for node in ast.walk(ast.parse(data)) if isinstance(node, ast.Import | ast.ImportFrom)]
     # From the end, so that the positions of what comes before stay right.
-    for found in sorted(module.imports, key=lambda found: (-found.node.lineno, -found.node.col_offset)):
-        node = found.node
-        if found.is_in_function and not module.is_own:
-            continue
-        text = _relative(module, node)
+    for node in sorted(nodes, key=lambda node: (-node.lineno, -node.col_offset)):
+        text = _relative(node, "." * (package.count(".") + 2 if package else 1), sources)
         if text is not None:
             start = starts[node.lineno - 1] + node.col_offset
             end = starts[(node.end_lineno or node.lineno) - 1] + (node.end_col_offset or 0)
@@ -109,30 +103,23 @@ def _source(path: Path) -> bytes:
     return text.encode("utf-8")
 
 
-def _relative(module: Module, node: ast.Import | ast.ImportFrom) -> str | None:
-    """Return an import statement with the carried packages named relatively, None where it names none, or does so already."""
-    roots, dots = carried_roots(), "." * (len(module.package.split(".")) + 1 if module.package else 1)
+def _relative(node: ast.Import | ast.ImportFrom, dots: str, sources: Sources) -> str | None:
+    """Return an import statement with the carried packages named from `dots`, None where it names none, or does so already."""
     if isinstance(node, ast.ImportFrom):
-        if node.level or absolute(module, node).partition(".")[0] not in roots:
+        if node.level or sources.folder_of((node.module or "").partition(".")[0]) is None:
             return None
         return ast.unparse(ast.ImportFrom(module=f"{dots}{node.module}", names=node.names, level=0))
-    if not any(alias.name.partition(".")[0] in roots for alias in node.names):
-        return None
-    return "; ".join(part for alias in node.names for part in _import(alias, dots, roots))
+    parts = [_import(alias, dots, sources) for alias in node.names]
+    return "; ".join(parts) if any(part.startswith("from ") for part in parts) else None
 
 
-def _import(alias: ast.alias, dots: str, roots: frozenset[str]) -> list[str]:
+def _import(alias: ast.alias, dots: str, sources: Sources) -> str:
     top, _, rest = alias.name.partition(".")
-    if top not in roots:
-        return [f"import {alias.name} as {alias.asname}" if alias.asname else f"import {alias.name}"]
+    if sources.folder_of(top) is None:
+        return ast.unparse(ast.Import(names=[alias]))
     parent, _, last = alias.name.rpartition(".")
     if alias.asname:
-        return [f"from {dots}{parent} import {last} as {alias.asname}"]
+        return f"from {dots}{parent} import {last} as {alias.asname}"
     # `import a.b` binds `a`, and imports `a.b` besides.
-    named = [f"from {dots} import {top}"]
-    return [*named, f"from {dots}{parent} import {last} as _{alias.name.replace('.', '_')}"] if rest else named
-
-
-def _requirements(closure: Closure) -> list[str]:
-    found = {name for top in closure.libraries for name in distributions().get(top, ())}
-    return sorted(f"{name}=={importlib.metadata.version(name).split('+')[0]}" for name in found)
+    also = f"; from {dots}{parent} import {last} as _{alias.name.replace('.', '_')}" if rest else ""
+    return f"from {dots} import {top}{also}"

@@ -14,9 +14,9 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from training.code.carried import own_class_problems
 from training.contracts import ExitCode
 from training.errors import Problem, SpecError
-from training.spec.carried_code import own_class_problems
 from training.spec.loader import CheckedSpec, check_file
 from training.spec.problems import problem_at
 from training.spec.sql_check import sql_problems

@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from training.code.carried import check_own_class
 from training.contracts import JsonObject, JsonValue, canonical_json, sha256_hex
 from training.data.classes import Classes
 from training.data.dataset import meta_of, sample_order_digest
@@ -30,7 +31,6 @@ from training.runtime.lazy_imports import lean_imports
 from training.runtime.provenance import environment
 from training.runtime.runner import Outcome, StageContext, main
 from training.spec import PipelineSpec
-from training.spec.carried_code import check_own_class
 from training.spec.families import descriptor_of
 from training.spec.layout import Layout
 from training.spec.registration import registered_words

@@ -14,13 +14,13 @@ import math
 from dataclasses import asdict
 from typing import Any
 
+from training.code.carried import check_own_class
 from training.contracts import canonical_json
 from training.engine.tracking import Parent, Tracker
 from training.errors import DivergedError, NightshiftError
 from training.format import local_moment
 from training.models.base import FitResult
 from training.runtime.runner import Outcome, StageContext, main
-from training.spec.carried_code import check_own_class
 from training.spec.sections.tuning import Tune
 from training.stages.train import fetch_dataset, fit_dataset, join_gang, parameters_of, tags_of, tuned
 from training.store import Manifest

@@ -14,11 +14,11 @@ from tests.unit.training.installed_distribution import installed
 from tests.unit.training.registry.registered import Registry, scores_elsewhere
 from tests.unit.training.stages import evaluate_bench
 from tests.unit.training.stages.evaluate_bench import EvaluateBench
+from training.code.carried import distributions
 from training.contracts import ExitCode
 from training.errors import SpecError
 from training.models.predictor import load_predictor
 from training.registry.serving import load_verified
-from training.spec.carried_code import distributions
 from training.spec.families import descriptor_of
 from training.spec.installed import installed_packages
 from training.spec.schema import pipeline_schema

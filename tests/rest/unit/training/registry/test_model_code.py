@@ -259,6 +259,14 @@ def test_source_in_another_encoding_is_carried_as_python_reads_it(own: Path, coo
     assert "NAME = '\u00fc'" in ast.unparse(ast.parse(carried))
 
 
+def test_a_package_of_the_users_folder_is_carried_too(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sibling(own)
+    monkeypatch.setenv("NIGHTSHIFT_MODEL_PATH", str(own))
+    code = model_code("acme.scaled:Scaled")
+    assert code.files["acme/parts.py"] == "import os\nfrom .. import sibling\n"
+    assert "sibling.py" in code.files
+
+
 def sibling(own: Path) -> str:
     (own / "sibling.py").touch()
     write(own / "acme" / "scaled.py", imports="from acme.parts import two")
