@@ -83,8 +83,7 @@ def nightshift(folder: Path, threads: int) -> float:
     )
     facts = FeatureTable(name="facts", paths=[folder / "facts.parquet"], on={"user": "user"}, columns={"score": "score"}, event_time="told")
     week = WindowColumn(name="week", kind="rolling", function="mean", table="orders", by={"user": "user"}, column="value", time=WEEK)
-    with DuckDBEngine(folder, lambda _done, _total, _unit: None) as engine:
-        frame = engine.join(main, [facts], [week], as_of=START + timedelta(days=DAYS))
+    frame = DuckDBEngine(folder, lambda _done, _total, _unit: None).join(main, [facts], [week], as_of=START + timedelta(days=DAYS))
     return checksum(frame.column("week").to_numpy())
 
 

@@ -18,7 +18,7 @@ from nightshift.settings import Settings
 from training.contracts import sha256_hex
 from training.installation import MODEL_PATH, OF_CLOUDS, OF_LIBRARIES, OF_STAGES, OF_SYSTEM
 from training.runtime.provenance import source_version
-from training.spec.source_kinds import usable_sources
+from training.spec.source_kinds import SOURCES
 
 OF_SERVICES: Final = frozenset(
     "USER LOGNAME PYTHONPATH PYTHONWARNINGS DO_NOT_TRACK GIT_PYTHON_REFRESH "
@@ -40,7 +40,7 @@ COMPARED: Final = frozenset({"MLFLOW_TRACKING_URI", "CUDA_VISIBLE_DEVICES", "OMP
 def airflow_environment(settings: Settings) -> dict[str, str]:
     """Return the environment of Airflow's services: without the places of data, which each run looks up."""
     wanted, own = environment(settings), airflow_settings(settings)
-    of_kinds = {name for kind in usable_sources().values() for name in kind.variables}
+    of_kinds = {name for kind in SOURCES.usable().values() for name in kind.variables}
     names = OF_SYSTEM | OF_SERVICES | OF_STAGES | OF_AIRFLOW | own.keys() | of_kinds | webhooks_of(settings, wanted) | {SIGNING_KEY}
     prefixes = (*OF_MLFLOW, *OF_LIBRARIES, *OF_TRAININGS, *OF_CLOUDS.values())
     return {name: value for name, value in wanted.items() if name in names or name.startswith(prefixes)}

@@ -81,12 +81,12 @@ def prepared(folder: Path, rows: int, threads: int) -> dict[str, float]:
         FeaturePlan(name="rating", settings=EncoderSettings(kind="standard", fill="mean")),
         FeaturePlan(name="item", settings=EncoderSettings(kind="category")),
     ]
-    with engines.DuckDBEngine(folder, lambda *_: None) as engine:
-        started_at = time.perf_counter()
-        frame = engine.join(main, [facts], as_of=datetime(2027, 1, 1, tzinfo=UTC))
-        joined_at = time.perf_counter()
-        engine.fit(frame, np.ones(frame.num_rows, dtype=bool), derived=[], features=plans)
-        ended_at = time.perf_counter()
+    engine = engines.DuckDBEngine(folder, lambda *_: None)
+    started_at = time.perf_counter()
+    frame = engine.join(main, [facts], as_of=datetime(2027, 1, 1, tzinfo=UTC))
+    joined_at = time.perf_counter()
+    engine.fit(frame, np.ones(frame.num_rows, dtype=bool), derived=[], features=plans)
+    ended_at = time.perf_counter()
     if frame.num_rows != rows:
         raise RuntimeError(f"{rows} events were joined to {frame.num_rows} rows")
     return {

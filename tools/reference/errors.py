@@ -26,6 +26,7 @@ CODE_ARGUMENT: Final[Mapping[str, int]] = {
 """Function to the position of the code among its arguments; errors of training.errors have it first."""
 RAISED_AS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("Problem", "Finding", "refusal", "problem_at", "_fatal", "_fits", "_note", "_refuse", "_refused"), "SpecError"),
+    **dict.fromkeys(("Registry", "implementation", "imported"), "SpecError"),
     **dict.fromkeys(("CheckResult", "result", "_result"), "check of the validation report"),
     **dict.fromkeys(("Verdict", "LaunchStatus", "_of_code"), "outcome of an attempt"),
     "BadDayError": "SpecError",

@@ -67,8 +67,6 @@ REMEDIES: Final[Mapping[str, str]] = {
     "manifest.name": "the manifest is not Nightshift's own: check who writes to the store",
     "memory.exhausted": "raise the memory of the stage (`resources`, or `train.placement.memory`), or lower `train.batch_size`",
     "memory.killed": "raise the memory of the stage (`resources`, or `train.placement.memory`); it is started once more",
-    "metric.descriptor": "correct the `metric.py` of the message: it must import and define `DESCRIPTOR`",
-    "model.descriptor": "correct the `family.py` of the message: it must import and define `DESCRIPTOR`",
     "model.not_isolated": "import the module by an import statement, or put the file that is read beside it in the package",
     "object.altered": "trigger the run that made the object with `force`",
     "parallel.memory": (
@@ -111,7 +109,6 @@ REMEDIES: Final[Mapping[str, str]] = {
     "services.supervisor": "`make start`; the end of the supervisor's log says why it ended",
     "settings.number": "correct the value of the variable, or unset it",
     "shop.searches": "pass a number of searches in the range of the message",
-    "source.descriptor": "correct the module of the message: it must import and define `DESCRIPTOR`",
     "source.unavailable": "check that the source answers; the task is retried",
     "spec.alias": "write the value out; YAML anchors and aliases are not read",
     "spec.duplicate_key": "remove one of the two keys",

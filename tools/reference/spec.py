@@ -20,10 +20,10 @@ from pydantic.fields import FieldInfo
 from tools.reference.examples import EXAMPLES, UNITS
 from tools.reference.markdown import code, notice, table
 from training.retention.settings import Retention
-from training.spec.families import IMPORTED_ONLY, built_in_families, descriptor_of
+from training.spec.families import trained_families
 from training.spec.gate import GateDescriptor
 from training.spec.models import PipelineSpec
-from training.spec.sections.evaluation import GATES
+from training.spec.sections.evaluation import BUILT_IN_GATES
 from training.spec.types import Bytes, ColumnName, Day, Duration, Name, Section, Suite, TimeOfDay
 from training.spec.yaml_reader import read_document
 
@@ -107,10 +107,8 @@ def page(root: Path) -> str:
     ]
     for path, section in sections(PipelineSpec):
         parts.append(section_text(path or "top level", section, path, documents))
-    for name in (each for each in built_in_families() if each not in IMPORTED_ONLY):
-        descriptor = descriptor_of(name)
-        if descriptor is not None:
-            parts.append(section_text(f"train.settings of {name}", descriptor.settings, "train.settings", _of_family(documents, name)))
+    for name, descriptor in trained_families().items():
+        parts.append(section_text(f"train.settings of {name}", descriptor.settings, "train.settings", _of_family(documents, name)))
     parts.append(section_text("the file of NIGHTSHIFT_RETENTION", Retention, "", []))
     return "".join([*parts, _gates()])
 
@@ -124,7 +122,7 @@ def _gates() -> str:
     head += "| gate | judges | not passed, unless `evaluate.severity` has it | turned on by |\n| --- | --- | --- | --- |\n"
     rows = [
         f"| `{gate.name}` | {_APPLIES[gate.applies]} | {_severity(gate)} | {gate.switch.removeprefix('set ') or 'always on'} |\n"
-        for gate in GATES
+        for gate in BUILT_IN_GATES
     ]
     return head + "".join(rows)
 

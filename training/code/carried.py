@@ -20,7 +20,7 @@ from typing import Final
 from training.code.closure import Module, Sources, walk
 from training.code.imports import ImportsCache, Statement
 from training.errors import Problem, SpecError
-from training.spec.families import built_in_families, is_allowed, place_of
+from training.spec.families import FAMILIES, is_allowed, place_of
 
 NOT_ISOLATED: Final = "model.not_isolated"
 IMPORTERS: Final = ("import_module", "__import__")
@@ -41,7 +41,7 @@ class Carried:
 
 def own_class_problems(model: str) -> list[Problem]:
     """Return why models of a class `package.module:Class`, or of an installed family, could not be registered; nothing for others."""
-    if model in built_in_families() or not is_allowed(model):
+    if model in FAMILIES.built_in or not is_allowed(model):
         return []
     return carried_by([place_of(model)[0]]).problems
 

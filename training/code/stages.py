@@ -8,19 +8,18 @@ from typing import Final
 
 from training.code.closure import Code, Sources, closure
 from training.code.imports import ImportsCache
-from training.spec.families import built_in_families, is_allowed, is_own, package_of, place_of
-from training.spec.gates import gate_package
-from training.spec.metrics import DESCRIPTORS, metric_package
+from training.spec.families import FAMILIES, is_allowed, is_own, place_of
+from training.spec.gates import GATES
+from training.spec.metrics import DESCRIPTORS, METRICS
 from training.spec.models import PipelineSpec
-from training.spec.sections.evaluation import GATES
-from training.spec.source_kinds import DESCRIPTORS as DESCRIPTORS_OF_SOURCES
-from training.spec.source_kinds import installed_sources
+from training.spec.sections.evaluation import BUILT_IN_GATES
+from training.spec.source_kinds import SOURCES
 from training.stage_table import TABLE, Named
 
 LOADERS: Final = {
     "training.models.base": "load_family",
     "training.evaluation.metrics.registry": "metric_of",
-    "training.spec.installed": "installed_descriptor",
+    "training.spec.registry": "imported",
     "training.sources.registry": "source_of",
     "training.registry.gate": "gate_of",
     "training.evaluation.custom_metrics": "load_own_metrics",
@@ -52,9 +51,9 @@ def code_roots(stage: str, spec: PipelineSpec, families: Iterable[str] = ()) -> 
 
     A family of `families` that this installation does not have is left out: the stage reports it if it loads that model.
     """
-    roots, named = {f"training.stages.{stage}", *_descriptors(spec.train.model), *_installed_sources(spec)}, TABLE[stage].imports
+    roots, named = {f"training.stages.{stage}", *_read_with(spec)}, TABLE[stage].imports
     if Named.SOURCES in named:
-        roots |= {f"training.sources.kinds.{kind}" for kind in DESCRIPTORS_OF_SOURCES}
+        roots |= {f"training.sources.kinds.{kind}" for kind in SOURCES.built_in}
     if Named.FAMILY in named:
         roots.add(place_of(spec.train.model)[0])
     if Named.OTHER_FAMILIES in named:
@@ -62,37 +61,25 @@ def code_roots(stage: str, spec: PipelineSpec, families: Iterable[str] = ()) -> 
     if Named.METRICS in named:
         roots |= {place.partition(":")[0] for place in spec.evaluate.metrics.values() if is_own(place)}
         roots |= {f"training.evaluation.metrics.{descriptor.module}" for descriptor in DESCRIPTORS}
-        roots |= _installed_metrics(spec)
+        roots = roots.union(*map(METRICS.modules_of, _named_metrics(spec)))
     if Named.GATES in named:
-        roots |= {f"training.registry.{gate.module}" for gate in GATES} | _installed_gates(spec)
+        roots |= {f"training.registry.{gate.module}" for gate in BUILT_IN_GATES}
+        roots = roots.union(*map(GATES.modules_of, spec.evaluate.gates))
     return tuple(sorted(roots))
 
 
-def _installed_gates(spec: PipelineSpec) -> set[str]:
-    """Return the modules of the gates of other distributions that the spec names."""
-    packages = {gate_package(name) for name in spec.evaluate.gates}
-    return {f"{package}.{module}" for package in packages if package is not None for module in ("gate", "module")}
-
-
-def _installed_metrics(spec: PipelineSpec) -> set[str]:
-    """Return the modules of the metrics of other distributions that the spec names."""
+def _named_metrics(spec: PipelineSpec) -> set[str]:
+    """Return the names of the metrics that the spec names, without their cuts, and without functions of its own."""
     rules = spec.evaluate
     named = {rules.primary, *rules.minimum, *rules.maximum} | ({spec.tune.objective} if spec.tune is not None else set())
-    packages = {metric_package(name.partition("@")[0]) for name in named - set(rules.metrics)}
-    return {f"{package}.{module}" for package in packages if package is not None for module in ("metric", "module")}
+    return {name.partition("@")[0] for name in named - set(rules.metrics)}
 
 
-def _installed_sources(spec: PipelineSpec) -> set[str]:
-    """Return the modules of the spec's kinds of sources that other distributions add: reading the spec imports them."""
-    found = installed_sources().packages
-    return {found[table.kind] for _, table in spec.data.tables() if table.kind in found}
-
-
-def _descriptors(model: str) -> set[str]:
-    """Return the modules of descriptors that reading the spec may import.
+def _read_with(spec: PipelineSpec) -> set[str]:
+    """Return the modules that reading the spec may import by name: descriptors of families, and its kinds of sources.
 
     All of training/models/, as all of training/spec/: a spec with another family shares the work of the stages before the training.
     """
-    named = {f"training.models.{name}.family" for name in built_in_families()}
-    package = None if ":" in model else package_of(model)
-    return named if package is None else named | {f"{package}.family"}
+    families = {*FAMILIES.built_in, spec.train.model}
+    packages = {package for name in families if (package := FAMILIES.package_of(name)) is not None}
+    return {f"{package}.family" for package in packages}.union(*(SOURCES.modules_of(table.kind) for _, table in spec.data.tables()))

@@ -38,7 +38,7 @@ from training.installation import PYTHON_PATH, THREADS, Variable
 from training.models.base import load_family
 from training.models.predictor import Predictor, load_predictor
 from training.runtime.processes import ForkedProcess, bind_to_parent, name_this_process, other_threads
-from training.spec.families import built_in_families
+from training.spec.families import FAMILIES
 
 logger = logging.getLogger(__name__)
 
@@ -182,7 +182,7 @@ def fork_measurer(family: str) -> None:
     """
     global _forked
     # A library reads the number of its threads when it is loaded, and a new process would have one.
-    if family not in built_in_families() or not THREADS.is_set():
+    if family not in FAMILIES.built_in or not THREADS.is_set():
         return
     load_family(family)
     if others := other_threads():

@@ -10,7 +10,7 @@ from typing import Final
 
 from training.runtime.stage_memory import DEFAULT_SHARE, STAGE_MEMORY, stage_memory_bytes
 from training.spec import PipelineSpec
-from training.spec.families import descriptor_of
+from training.spec.families import FAMILIES
 
 MIB: Final = 2**20
 
@@ -23,7 +23,7 @@ def shortage(spec: PipelineSpec, rows: int, limit_bytes: int) -> str | None:
         limit_bytes: of these.
     """
     family = spec.train.model
-    facts = descriptor_of(family)
+    facts = FAMILIES.get(family)
     if facts is None or not facts.kept_row_bytes:
         return None
     need = facts.kept_start_bytes + facts.kept_row_bytes * rows

@@ -1,8 +1,7 @@
-"""The interface of a gate, and the implementation of a gate by its name; `training.spec.gates` has which there are."""
+"""The interface of a gate, and the implementation of a gate by its name (`training.spec.gates`)."""
 
 from __future__ import annotations
 
-import functools
 import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
@@ -10,11 +9,11 @@ from dataclasses import dataclass
 from typing import get_args
 
 from training.contracts import JsonObject, canonical_json
-from training.errors import DataError, Problem, SpecError, shown
+from training.errors import DataError, shown
 from training.evaluation_record import EvaluationRecord
 from training.registry.reasons import Reason, at_most, missing
 from training.spec.gate import GateDescriptor, Severity
-from training.spec.gates import gate_package, severity_of
+from training.spec.gates import GATES
 from training.spec.sections.evaluation import Evaluate
 from training.spec.types import Section
 
@@ -61,7 +60,6 @@ class RulesGate(Gate):
         return self.function(case.record, case.rules)
 
 
-@functools.cache
 def gate_of(descriptor: GateDescriptor) -> Gate:
     """Return the implementation of a gate.
 
@@ -71,17 +69,9 @@ def gate_of(descriptor: GateDescriptor) -> Gate:
     if descriptor.module:
         built_in: Gate = importlib.import_module(f"training.registry.{descriptor.module}").GATES[descriptor.name]
         return built_in
-    place = f"{gate_package(descriptor.name)}.module"
-    try:
-        found = getattr(importlib.import_module(place), "GATE", None)
-        reason = f"its GATE is a {type(found).__name__}"
-    except (Exception, SystemExit) as err:
-        found, reason = None, f"{type(err).__name__}: {err}"
-    if isinstance(found, Gate):
-        return found
-    message = f"the gate {descriptor.name} has no implementation in {place}: {reason}"
     hint = "assign GATE = an object of a class derived from training.registry.gate.Gate"
-    raise SpecError(place, [Problem(code="gate.module", message=message, hint=hint)])
+    found: Gate = GATES.implementation(descriptor.name, lambda found: isinstance(found, Gate), code="gate.module", hint=hint)
+    return found
 
 
 def judged(descriptor: GateDescriptor, record: EvaluationRecord, rules: Evaluate) -> tuple[Reason, ...]:
@@ -92,7 +82,7 @@ def judged(descriptor: GateDescriptor, record: EvaluationRecord, rules: Evaluate
         SpecError: `gate.module`.
     """
     name, kind = descriptor.name, descriptor.settings
-    gate, severity = gate_of(descriptor), severity_of(rules, descriptor)
+    gate, severity = gate_of(descriptor), rules.severity_of(name, descriptor.severity)
     if kind is None:
         return tuple(gate.judge(Case(gate=name, record=record, rules=rules, settings=None, severity=severity)))
     settings = kind.model_validate(rules.gates[name])

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import cast
 
 from training.errors import DataError, NightshiftError, Problem, SpecError, UnavailableError, shown
 from training.masking import masked
 from training.sources.source import PartContent, Source, SourcePart, Window
 from training.sources.table_contract import TableContract
-from training.spec.source_kinds import DESCRIPTORS, installed_sources
+from training.spec.source_kinds import SOURCES
 
 SourceClass = Callable[[TableContract], Source]
 
@@ -25,29 +23,20 @@ def source_of(contract: TableContract) -> Source:
         SpecError: `source.unknown`, its kind is not installed here; `source.not_a_source`, the kind's module has no `SOURCE` with `list`
             and `read`.
     """
-    contract = contract.at_source()
-    if contract.kind in DESCRIPTORS:
-        return _class_of(contract.kind, f"training.sources.kinds.{contract.kind}")(contract)
-    module = installed_sources().package_of(contract.kind)
-    if module is None:
-        message = f"table {shown(contract.name)} is of the kind {shown(contract.kind)}, which is not installed here"
-        hint = "install the distribution that adds it where Airflow parses DAG files and where stages run"
-        raise SpecError("data", [Problem(code="source.unknown", message=message, hint=hint)])
-    return _InstalledSource(contract, _class_of(contract.kind, module))
-
-
-@functools.cache
-def _class_of(kind: str, module: str) -> SourceClass:
-    try:
-        found = getattr(importlib.import_module(module), "SOURCE", None)
-        reason = f"its SOURCE is a {type(found).__name__}"
-    except (Exception, SystemExit) as err:
-        found, reason = None, f"{type(err).__name__}: {err}"
-    if callable(getattr(found, "list", None)) and callable(getattr(found, "read", None)):
-        return cast("SourceClass", found)
-    message = f"{module} has no source for the kind {shown(kind)}: {reason}"
+    contract, kind = contract.at_source(), contract.kind
+    if kind in SOURCES.built_in:
+        own: Source = importlib.import_module(f"training.sources.kinds.{kind}").SOURCE(contract)
+        return own
+    if SOURCES.package_of(kind) is None:
+        where = "where Airflow parses DAG files and where stages run"
+        message = f"table {shown(contract.name)} is of the kind {shown(kind)}, which is not installed here"
+        raise SpecError("data", [Problem(code="source.unknown", message=message, hint=f"install the distribution that adds it {where}")])
     hint = "assign SOURCE = a class with the methods of training.sources.source.Source"
-    raise SpecError(module, [Problem(code="source.not_a_source", message=message, hint=hint)])
+    return _InstalledSource(contract, SOURCES.implementation(kind, _is_source, code="source.not_a_source", hint=hint))
+
+
+def _is_source(found: object) -> bool:
+    return callable(getattr(found, "list", None)) and callable(getattr(found, "read", None))
 
 
 class _InstalledSource:

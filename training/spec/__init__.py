@@ -1,6 +1,5 @@
 """The pipeline's YAML: models, loader, schedule, trigger parameters. Light: DAG files and operators import it."""
 
-from training.spec.families import known_families
 from training.spec.fingerprints import spec_part
 from training.spec.loader import load_spec, parse_spec
 from training.spec.models import PipelineSpec, freeze
@@ -16,7 +15,6 @@ __all__ = [
     "apply_overrides",
     "check_not_future",
     "freeze",
-    "known_families",
     "load_spec",
     "params_schema",
     "parse_spec",

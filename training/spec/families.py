@@ -1,66 +1,101 @@
-"""The registry of model families: which there are, and their descriptors.
+"""Model families: the registry, what a family says of itself, and classes of a user's own.
 
 A family is a package with a light `family.py` (its `DESCRIPTOR`) and a `module.py` (its `FAMILY`): a folder of training/models/, or what an
-entry point of the group `nightshift.families` names. A name is looked up without an import; a descriptor is imported when a spec names its
-family, a module by what trains or scores. DAG files come here.
+entry point of the group `nightshift.families` names. DAG files come here, so a descriptor imports no library to train with.
 """
 
 from __future__ import annotations
 
-import functools
-import logging
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pydantic import ValidationError
-
-from training.contracts import JsonValue
 from training.errors import Problem, SpecError, shown
 from training.installation import MODEL_PACKAGES
-from training.spec.family import FamilyDescriptor
-from training.spec.gates import installed_gates
-from training.spec.installed import Installed, installed_descriptor, installed_packages
-from training.spec.metrics import installed_metrics
-from training.spec.source_kinds import installed_sources
-
-logger = logging.getLogger(__name__)
+from training.spec.gates import GATES
+from training.spec.metrics import METRICS
+from training.spec.registry import Registry
+from training.spec.rules.findings import Rule
+from training.spec.source_kinds import SOURCES
+from training.spec.types import Section
 
 MODELS_FOLDER: Final = Path(__file__).resolve().parent.parent / "models"
-ENTRY_POINTS: Final = "nightshift.families"
-"""Group of entry points; name: of the family, value: its package."""
-
-IMPORTED_ONLY: Final = frozenset({"onnx"})
-"""Families whose models come from outside alone: no YAML names one."""
+NEURAL_ONLY: Final = (
+    *("batch_size", "micro_batch_size", "parallel", "precision", "activation_checkpointing"),
+    *("gradient_compression", "powersgd_rank", "replica_check_steps", "straggler_ratio"),
+    *("optimizer", "momentum", "weight_decay", "schedule", "warmup_steps", "warmup_share"),
+)
+"""Keys of `train` that have no effect on a family that is not trained by gradient descent."""
 
 _OWN_MODEL = re.compile(r"(?P<package>[A-Za-z_]\w*)(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 
 
-@functools.cache
-def built_in_families(folder: Path = MODELS_FOLDER) -> tuple[str, ...]:
-    """Return the families of training/models/, sorted: its folders that have a `family.py`."""
-    return tuple(sorted(path.parent.name for path in folder.glob("[!_]*/family.py")))
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FamilyDescriptor:
+    """What spec, placement and fingerprints have to know of a family. Its implementation is `module.py` in the same folder."""
+
+    settings: type[Section]
+    """Of `train.settings`."""
+    tasks: tuple[str, ...]
+    """Values of `evaluate.task` that it trains for."""
+    libraries: tuple[str, ...]
+    """Distributions that it trains with; the first one names the framework of a model's version."""
+    distributed: bool
+    """Whether it trains in more than one process."""
+    needs: tuple[str, ...] = ()
+    """Keys of `train` that must be given."""
+    ignored_keys: tuple[str, ...] = ()
+    """Keys of `train` that would have no effect."""
+    uses_gpus: bool
+    gpus_on_request: bool = False
+    """Whether it uses GPUs only where `placement.gpus` is set; else wherever there are some."""
+    uses_torch: bool
+    """Whether training it needs torch. Without, one process that trains it on a CPU does not import torch; several meet by torch's gloo."""
+    weighted_tasks: tuple[str, ...] = ()
+    """Tasks of which its loss counts rows by their weights (`data.weight`, `train.class_weight`)."""
+    takes_missing_numbers: bool = True
+    """Whether a cell of its input may be NaN; if not, `prepare` refuses one, and the training would too."""
+    kept_row_bytes: int = 0
+    """Memory that a training keeps of each training and validation row on a CPU, whatever its limit; 0: none that is known."""
+    kept_start_bytes: int = 0
+    """What it takes besides."""
+    rules: tuple[Rule, ...] = ()
+    """What else `check` refuses: functions of the sections `train` and `evaluate`."""
+    outside_format: str = ""
+    """Format of models from outside that it takes (`training.spec.registration`); empty: none but a torch model's safetensors."""
+    is_trained: bool = True
+    """Whether a YAML may name it; if not, all of its models come from outside."""
+    threads: int = 1
+    """Of each process, unless `placement.cpus` says otherwise. Fixed: another number of threads can round otherwise."""
+
+    def __post_init__(self) -> None:
+        # The registration of a model reads the first one, at the end of the night.
+        if not self.libraries:
+            raise ValueError("libraries is empty: the first one names the framework of a model's version")
 
 
-def installed_families() -> Installed:
-    """Return the families that installed distributions add."""
-    return installed_packages(ENTRY_POINTS, built_in_families())
+def families_in(folder: Path) -> dict[str, str]:
+    """Return name to package of the families of training/models/, sorted: its folders that have a `family.py`."""
+    return {name: f"training.models.{name}" for name in sorted(path.parent.name for path in folder.glob("[!_]*/family.py"))}
 
 
-def known_families() -> tuple[str, ...]:
-    """Return the names that `train.model` may have, besides classes of allowed packages, sorted."""
-    return tuple(sorted({*built_in_families(), *installed_families().packages} - IMPORTED_ONLY))
+FAMILIES: Final[Registry[FamilyDescriptor]] = Registry(
+    group="nightshift.families",
+    built_in=families_in(MODELS_FOLDER),
+    descriptor_at="{}.family:DESCRIPTOR",
+    implementation_at="{}.module:FAMILY",
+    fits=lambda _, found: isinstance(found, FamilyDescriptor),
+    code="model.descriptor",
+    hint="assign DESCRIPTOR = training.spec.families.FamilyDescriptor(...)",
+)
 
 
-def package_of(name: str) -> str | None:
-    """Return the package of a family by its name, None where there is none.
-
-    Raises:
-        SpecError: `entry_point.ambiguous`, `entry_point.value`: the entry point of that name is broken.
-    """
-    return f"training.models.{name}" if name in built_in_families() else installed_families().package_of(name)
+def trained_families() -> Mapping[str, FamilyDescriptor]:
+    """Return the families that `train.model` may name besides classes of allowed packages, sorted; without those that are broken."""
+    return {name: facts for name, facts in FAMILIES.usable().items() if facts.is_trained}
 
 
 def place_of(model: str) -> tuple[str, str]:
@@ -69,73 +104,27 @@ def place_of(model: str) -> tuple[str, str]:
     Raises:
         SpecError: `model.unknown`.
     """
-    if ":" in model:
-        module, _, name = model.partition(":")
-        return module, name
-    package = package_of(model)
-    if package is None:
-        known = ", ".join(known_families())
-        problem = Problem(code="model.unknown", message=f"there is no model {shown(model)}", hint=f"known: {known}")
-        raise SpecError("train.model", [problem])
-    return f"{package}.module", "FAMILY"
-
-
-@functools.cache
-def descriptor_of(model: str) -> FamilyDescriptor | None:
-    """Return what a family says of itself; None for a class of a user's own, and for a family that is not installed.
-
-    Raises:
-        SpecError: `model.descriptor`, its `family.py` cannot be imported or has no `DESCRIPTOR`.
-    """
-    package = None if ":" in model else package_of(model)
-    if package is None:
-        return None
-    return installed_descriptor(model, f"{package}.family", FamilyDescriptor, code="model.descriptor")
-
-
-def usable_families() -> Mapping[str, FamilyDescriptor]:
-    """Return the descriptors of all known families, by name; those that cannot be imported are left out, with a warning.
-
-    For what concerns no one family: a spec that names a broken one is refused by `descriptor_of`.
-    """
-    found = {}
-    for name in known_families():
-        try:
-            descriptor = descriptor_of(name)
-        except SpecError as err:
-            logger.warning("family %s is left out: %s", name, err)
-            continue
-        if descriptor is not None:
-            found[name] = descriptor
-    return found
+    package = FAMILIES.package_of(model)
+    if package is None and not is_own(model):
+        hint = f"known: {', '.join(trained_families())}"
+        raise SpecError("train.model", [Problem(code="model.unknown", message=f"there is no model {shown(model)}", hint=hint)])
+    module, _, name = (model if package is None else FAMILIES.implementation_at.format(package)).partition(":")
+    return module, name
 
 
 def own_packages(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
     """Return the packages whose classes a YAML may name: those of the variable, and those that entry points name."""
     named = tuple(name for part in MODEL_PACKAGES.text(environ).split(",") if (name := part.strip()))
-    installed = (installed_families(), installed_metrics(), installed_sources(), installed_gates())
-    added = [package for found in installed for package in found.packages.values()]
-    return tuple(dict.fromkeys([*named, *(package.partition(".")[0] for package in added)]))
+    added = [place for registry in (FAMILIES, METRICS, SOURCES, GATES) for place in registry.added.values()]
+    return tuple(dict.fromkeys([*named, *(place.partition(".")[0] for place in added)]))
 
 
-def is_own(place: str, environ: Mapping[str, str] = os.environ) -> bool:
+def is_own(place: str) -> bool:
     """Return whether `place` is a `package.module:name` of an allowed package."""
     match = _OWN_MODEL.fullmatch(place)
-    return match is not None and match["package"] in own_packages(environ)
+    return match is not None and match["package"] in own_packages()
 
 
-def is_allowed(model: str, environ: Mapping[str, str] = os.environ) -> bool:
+def is_allowed(model: str) -> bool:
     """Return whether `model` is a known family, or a `package.module:Class` of an allowed package."""
-    match = _OWN_MODEL.fullmatch(model)
-    return package_of(model) is not None if match is None else match["package"] in own_packages(environ)
-
-
-def with_defaults(model: object, settings: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    """Return `settings` with the family's defaults filled in; unchanged where they are wrong, or the family has no descriptor here."""
-    descriptor = descriptor_of(model) if isinstance(model, str) else None
-    if descriptor is None:
-        return settings
-    try:
-        return descriptor.settings.model_validate(settings).model_dump(mode="json")
-    except ValidationError:
-        return settings
+    return FAMILIES.package_of(model) is not None or is_own(model)

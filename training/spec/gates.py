@@ -1,63 +1,36 @@
-"""The registry of gates: which there are, and their descriptors.
+"""The registry of gates.
 
-A gate of this repository is a row of `GATES` next to its keys in `training/spec/sections/evaluation.py`, and a module of training/registry/
-that judges. A distribution adds one by an entry point of the group `nightshift.gates` whose value is a package with a light `gate.py` (its
-`DESCRIPTOR`) and a `module.py` (its `GATE`). It judges where a spec names it in `evaluate.gates`.
+A gate of this repository is a row of `BUILT_IN_GATES` next to its keys in `training/spec/sections/evaluation.py`, and a module of
+training/registry/ that judges. A distribution adds one by an entry point of the group `nightshift.gates` whose value is a package with a
+light `gate.py` (its `DESCRIPTOR`) and a `module.py` (its `GATE`). It judges where a spec names it in `evaluate.gates`.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from typing import Final
 
 from training.errors import Problem, SpecError, shown
-from training.spec.gate import GateDescriptor, Severity
-from training.spec.installed import Installed, installed_descriptor, installed_packages
-from training.spec.sections.evaluation import GATES, Evaluate
-
-ENTRY_POINTS: Final = "nightshift.gates"
-"""Group of entry points; name: of the gate, value: its package."""
-
-_BY_NAME: Final = {descriptor.name: descriptor for descriptor in GATES}
-_RESERVED: Final = ("approval", "overrides", "registered", "standing", "rollback", "time", "support", "tolerance", "patience")
-"""Names of reasons that are no gate's."""
+from training.spec.gate import GateDescriptor
+from training.spec.registry import Registry
+from training.spec.sections.evaluation import BUILT_IN_GATES, Evaluate
 
 
-def installed_gates() -> Installed:
-    """Return the gates that installed distributions add."""
-    return installed_packages(ENTRY_POINTS, (*_BY_NAME, *_RESERVED))
+def _fits(name: str, found: object) -> bool:
+    return isinstance(found, GateDescriptor) and found.name == name and found.settings is not None and not found.module
 
 
-def gate_package(name: str) -> str | None:
-    """Return the package of a gate that a distribution adds, None for all others.
-
-    Raises:
-        SpecError: `entry_point.ambiguous`, `entry_point.value`: the entry point of that name is broken.
-    """
-    return None if name in _BY_NAME else installed_gates().package_of(name)
-
-
-@functools.cache
-def descriptor_of_gate(name: str) -> GateDescriptor | None:
-    """Return the descriptor of a gate, None where there is none of that name.
-
-    Raises:
-        SpecError: `gate.descriptor`, that of a distribution cannot be imported or has no settings; `entry_point.ambiguous`.
-    """
-    if name in _BY_NAME or (package := gate_package(name)) is None:
-        return _BY_NAME.get(name)
-    found = installed_descriptor(name, f"{package}.gate", GateDescriptor, code="gate.descriptor")
-    if found.name != name or found.settings is None or found.module:
-        message = f"the descriptor of the gate {shown(name)} in {package}.gate does not fit"
-        hint = f"set name={name!r}, settings=<a Section>, and no module"
-        raise SpecError(f"{package}.gate", [Problem(code="gate.descriptor", message=message, hint=hint)])
-    return found
-
-
-def known_gates() -> tuple[str, ...]:
-    """Return the names that `evaluate.severity` may have, those of this repository first."""
-    return (*(descriptor.name for descriptor in GATES if descriptor.has_severity), *sorted(installed_gates().packages))
+GATES: Final[Registry[GateDescriptor]] = Registry(
+    group="nightshift.gates",
+    built_in={descriptor.name: descriptor for descriptor in BUILT_IN_GATES},
+    # Names of reasons that are no gate's.
+    reserved=("approval", "overrides", "registered", "standing", "rollback", "time", "support", "tolerance", "patience"),
+    descriptor_at="{}.gate:DESCRIPTOR",
+    implementation_at="{}.module:GATE",
+    fits=_fits,
+    code="gate.descriptor",
+    hint="assign DESCRIPTOR = training.spec.gate.GateDescriptor(...), with the name of the entry point, settings, and no module",
+)
 
 
 def gates_of(rules: Evaluate) -> Iterator[GateDescriptor]:
@@ -66,20 +39,10 @@ def gates_of(rules: Evaluate) -> Iterator[GateDescriptor]:
     Raises:
         SpecError: `gate.unknown`, none of that name is installed here; `gate.descriptor`.
     """
-    yield from GATES
+    yield from BUILT_IN_GATES
     for name in rules.gates:
-        found = descriptor_of_gate(name)
-        if found is None or found.settings is None:
+        found = GATES.get(name)
+        if found is None:
             problem = Problem(code="gate.unknown", message=f"there is no gate {shown(name)}", hint="install the distribution that adds it")
             raise SpecError("evaluate.gates", [problem])
         yield found
-
-
-def severity_of(rules: Evaluate, gate: GateDescriptor) -> Severity:
-    """Return what a gate that is not passed does."""
-    return rules.severity_of(gate.name, gate.severity)
-
-
-def is_on(rules: Evaluate, gate: GateDescriptor) -> bool:
-    """Return whether a section makes a gate judge anything."""
-    return gate.is_on(rules) if gate.settings is None else gate.name in rules.gates

@@ -11,8 +11,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from training.contracts import JsonObject
 from training.errors import Problem, SpecError
-from training.spec.families import descriptor_of
-from training.spec.gates import descriptor_of_gate
+from training.spec.families import FAMILIES
+from training.spec.gates import GATES
 from training.spec.models import PipelineSpec
 from training.spec.problems import in_order, problem_at, problems_of
 from training.spec.rules.effects import unused_keys
@@ -21,7 +21,7 @@ from training.spec.rules.sections import broken_rules
 from training.spec.sections.data import Data
 from training.spec.sections.evaluation import Evaluate
 from training.spec.sections.train import Train
-from training.spec.source_kinds import descriptor_of_source
+from training.spec.source_kinds import SOURCES
 from training.spec.types import Section, told
 from training.spec.yaml_reader import Document, Path, read_document
 
@@ -130,14 +130,14 @@ def _settings_problems(document: Document, sections: Mapping[str, object]) -> li
     """Return what is wrong with the settings of the family, of the sources' kinds and of gates."""
     checked: list[tuple[Path, type[Section], Mapping[str, object]]] = []
     train, data = sections.get("train"), sections.get("data")
-    if isinstance(train, Train) and (family := descriptor_of(train.model)) is not None:
+    if isinstance(train, Train) and (family := FAMILIES.get(train.model)) is not None:
         checked.append((("train", "settings"), family.settings, train.settings))
     for path, table in data.tables() if isinstance(data, Data) else []:
-        if (kind := descriptor_of_source(table.kind)) is not None:
+        if (kind := SOURCES.get(table.kind)) is not None:
             checked.append(((*path, "settings"), kind.settings, table.settings))
     evaluate = sections.get("evaluate")
     for name, values in evaluate.gates.items() if isinstance(evaluate, Evaluate) else ():
-        if (gate := descriptor_of_gate(name)) is not None and gate.settings is not None:
+        if (gate := GATES.get(name)) is not None and gate.settings is not None:
             checked.append((("evaluate", "gates", name), gate.settings, values))
     problems = []
     for path, model, settings in checked:

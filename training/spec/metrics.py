@@ -7,15 +7,11 @@ point of the group `nightshift.metrics` whose value is a package with a light `m
 
 from __future__ import annotations
 
-import functools
 import re
 from dataclasses import dataclass
 from typing import Final
 
-from training.spec.installed import Installed, installed_descriptor, installed_packages
-
-ENTRY_POINTS: Final = "nightshift.metrics"
-"""Group of entry points; name: of the metric, value: its package."""
+from training.spec.registry import Registry
 
 _CUT = re.compile(r"[1-9]\d{0,2}|1000", re.ASCII)
 
@@ -72,24 +68,17 @@ DESCRIPTORS: Final = (
 )
 """The metrics of training/evaluation/metrics/, in the order in which reports list those of a task."""
 
-_BY_NAME: Final = {descriptor.name: descriptor for descriptor in DESCRIPTORS}
+METRICS: Final[Registry[MetricDescriptor]] = Registry(
+    group="nightshift.metrics",
+    built_in={descriptor.name: descriptor for descriptor in DESCRIPTORS},
+    descriptor_at="{}.metric:DESCRIPTOR",
+    implementation_at="{}.module:METRIC",
+    fits=lambda _, found: isinstance(found, MetricDescriptor),
+    code="metric.descriptor",
+    hint="assign DESCRIPTOR = training.spec.metrics.MetricDescriptor(...)",
+)
 
 
-def installed_metrics() -> Installed:
-    """Return the metrics that installed distributions add."""
-    return installed_packages(ENTRY_POINTS, tuple(_BY_NAME))
-
-
-def metric_package(name: str) -> str | None:
-    """Return the package of a metric that a distribution adds, None for all others.
-
-    Raises:
-        SpecError: `entry_point.ambiguous`, `entry_point.value`: the entry point of that name is broken.
-    """
-    return None if name in _BY_NAME else installed_metrics().package_of(name)
-
-
-@functools.cache
 def descriptor_of_metric(name: str) -> MetricDescriptor | None:
     """Return what a metric says of itself, None where there is none of that name; `ndcg@3` is one, `ndcg` is not.
 
@@ -97,9 +86,7 @@ def descriptor_of_metric(name: str) -> MetricDescriptor | None:
         SpecError: `metric.descriptor`, that of a distribution cannot be imported; `entry_point.ambiguous`, two have one name.
     """
     base, has_cut, cut = name.partition("@")
-    found = _BY_NAME.get(base)
-    if found is None and (package := metric_package(base)) is not None:
-        found = installed_descriptor(base, f"{package}.metric", MetricDescriptor, code="metric.descriptor")
+    found = METRICS.get(base)
     if found is None or bool(has_cut) != (found.cut is not None) or (has_cut and not (_CUT.fullmatch(cut) and int(cut) <= found.max_cut)):
         return None
     return found

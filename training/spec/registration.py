@@ -11,7 +11,7 @@ from urllib.parse import unquote
 from pydantic import AfterValidator, Field
 
 from training.errors import Problem, SpecError, shown
-from training.spec.families import descriptor_of
+from training.spec.families import FAMILIES
 from training.spec.models import PipelineSpec
 from training.spec.schedule import AS_OF_PATTERN, parse_as_of
 from training.spec.sections.train import Train
@@ -19,8 +19,6 @@ from training.spec.types import DIGEST_RULE, ONE_LINE, FreeText, Line, Name, Sec
 from training.spec.uris import PLACE_HINT, place_fault
 
 Format = Literal["safetensors", "xgboost_json", "onnx"]
-FAMILIES: Final[Mapping[str, str | None]] = {"safetensors": None, "xgboost_json": "boosted_trees", "onnx": "onnx"}
-"""Format to the family that scores; None: the pipeline's own, which must be a torch family."""
 PICKLES: Final = (".pkl", ".pickle", ".pt", ".pth", ".ckpt", ".joblib", ".dill", ".sav", ".npy", ".npz")
 """Endings of files that Python's pickle reads, or may read: loading one runs what is written in it."""
 SAFE_HINT: Final = "save it as safetensors, as XGBoost's JSON or UBJ (Booster.save_model), or as ONNX"
@@ -86,8 +84,10 @@ def registered_spec(spec: PipelineSpec, registration: Registration) -> PipelineS
         raise _refused("artifact.name", message, "leave `name` out, or name the pipeline of that model", "registration.name")
     if registration.trained_until is not None:
         parse_as_of(registration.trained_until, spec.timezone)
-    family = FAMILIES[registration.format] or spec.train.model
-    facts = descriptor_of(family)
+    families = (name for name, facts in FAMILIES.usable().items() if facts.outside_format == registration.format)
+    # Of the format safetensors it is the pipeline's own, which must be a torch family.
+    family = next(families, spec.train.model)
+    facts = FAMILIES.get(family)
     if registration.format == "safetensors" and facts is not None and not facts.uses_torch:
         message = f"safetensors are the tensors of the pipeline's own model, and {family} is not a torch model"
         raise _refused("artifact.family", message, f"a file for {family} has the format xgboost_json or onnx", "registration.format")

@@ -18,9 +18,9 @@ from typing import Final
 
 from training.contracts import JsonObject, JsonValue
 from training.installation import PIPELINES
-from training.spec.families import built_in_families, usable_families
+from training.spec.families import FAMILIES, trained_families
 from training.spec.models import PipelineSpec
-from training.spec.source_kinds import SourceDescriptor, usable_sources
+from training.spec.source_kinds import SOURCES, SourceDescriptor
 from training.spec.types import Section
 
 logger = logging.getLogger("training.spec.schema")
@@ -32,14 +32,14 @@ DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 def pipeline_schema() -> dict[str, JsonValue]:
     """Return the schema of a pipeline's YAML; `train.settings` follows `train.model` for the families that are described."""
     schema = PipelineSpec.model_json_schema(by_alias=True, ref_template="#/$defs/{model}")
-    for name, facts in usable_families().items():
-        settings = _settings(schema["$defs"], facts.settings, prefix="" if name in built_in_families() else f"{name}.")
+    for name, facts in trained_families().items():
+        settings = _settings(schema["$defs"], facts.settings, prefix="" if name in FAMILIES.built_in else f"{name}.")
         family_rule = {
             "if": {"properties": {"model": {"const": name}}, "required": ["model"]},
             "then": {"properties": {"settings": settings}},
         }
         schema["$defs"]["Train"].setdefault("allOf", []).append(family_rule)
-    kinds = usable_sources()
+    kinds = SOURCES.usable()
     for table in ("Source", "FeatureTable"):
         schema["$defs"][table]["properties"]["kind"]["enum"] = list(kinds)
     for name, kind in kinds.items():

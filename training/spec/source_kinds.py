@@ -7,23 +7,13 @@ module where a spec names its kind, so it imports its libraries in its functions
 
 from __future__ import annotations
 
-import functools
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from pydantic import ValidationError
-
-from training.errors import SpecError
-from training.spec.installed import Installed, installed_descriptor, installed_packages
-from training.spec.types import Section, Setting
-
-logger = logging.getLogger(__name__)
-
-ENTRY_POINTS: Final = "nightshift.sources"
-"""Group of entry points; name: of the kind, value: its module."""
+from training.spec.registry import Registry
+from training.spec.types import Section
 
 
 class NoSettings(Section):
@@ -60,51 +50,12 @@ DESCRIPTORS: Final[Mapping[str, SourceDescriptor]] = {
 }
 """The kinds of training/sources/kinds/."""
 
-
-def installed_sources() -> Installed:
-    """Return the kinds that installed distributions add: their modules, by name."""
-    return installed_packages(ENTRY_POINTS, tuple(DESCRIPTORS))
-
-
-def known_sources() -> tuple[str, ...]:
-    """Return the names that `kind` may have, sorted."""
-    return tuple(sorted({*DESCRIPTORS, *installed_sources().packages}))
-
-
-@functools.cache
-def descriptor_of_source(kind: str) -> SourceDescriptor | None:
-    """Return what a kind says of itself; None for one that is not installed.
-
-    Raises:
-        SpecError: `source.descriptor`, its module cannot be imported or has no `DESCRIPTOR`; `entry_point.ambiguous`, `entry_point.value`,
-            the entry point of that name is broken.
-    """
-    found = DESCRIPTORS.get(kind)
-    if found is None and (module := installed_sources().package_of(kind)) is not None:
-        return installed_descriptor(kind, module, SourceDescriptor, code="source.descriptor")
-    return found
-
-
-def usable_sources() -> Mapping[str, SourceDescriptor]:
-    """Return the descriptors of all known kinds, by name; those that cannot be imported are left out, with a warning."""
-    found = {}
-    for name in known_sources():
-        try:
-            descriptor = descriptor_of_source(name)
-        except SpecError as err:
-            logger.warning("source %s is left out: %s", name, err)
-            continue
-        if descriptor is not None:
-            found[name] = descriptor
-    return found
-
-
-def with_source_defaults(kind: str, settings: dict[str, Setting]) -> dict[str, Setting]:
-    """Return `settings` with the kind's defaults filled in; unchanged where they are wrong, or the kind is not installed here."""
-    descriptor = descriptor_of_source(kind)
-    if descriptor is None:
-        return settings
-    try:
-        return descriptor.settings.model_validate(settings).model_dump(mode="json")
-    except ValidationError:
-        return settings
+SOURCES: Final[Registry[SourceDescriptor]] = Registry(
+    group="nightshift.sources",
+    built_in=DESCRIPTORS,
+    descriptor_at="{}:DESCRIPTOR",
+    implementation_at="{}:SOURCE",
+    fits=lambda _, found: isinstance(found, SourceDescriptor),
+    code="source.descriptor",
+    hint="assign DESCRIPTOR = training.spec.source_kinds.SourceDescriptor(...)",
+)

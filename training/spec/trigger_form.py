@@ -12,7 +12,7 @@ from typing import Final
 from pydantic import BaseModel
 
 from training.contracts import JsonObject, JsonValue, json_object
-from training.spec.families import descriptor_of
+from training.spec.families import FAMILIES
 from training.spec.models import PipelineSpec
 from training.spec.overrides import SNAPSHOT_PATTERN, EvaluateOverrides, PlacementOverrides, TrainOverrides
 from training.spec.schedule import AS_OF_PATTERN
@@ -97,7 +97,7 @@ def _study_schema(spec: PipelineSpec) -> dict[str, dict[str, JsonValue]]:
 
 
 def _train_schema(train: Train) -> dict[str, JsonValue]:
-    facts = descriptor_of(train.model)
+    facts = FAMILIES.get(train.model)
     names = [name for name in TrainOverrides.model_fields if facts is None or name not in facts.ignored_keys]
     properties: dict[str, dict[str, JsonValue]] = {}
     for name in names:
@@ -117,7 +117,7 @@ def _value(train: Train, name: str) -> JsonValue:
 
 
 def _settings_schema(train: Train) -> dict[str, JsonValue]:
-    facts = descriptor_of(train.model)
+    facts = FAMILIES.get(train.model)
     if facts is None:
         return {"type": "object", "default": train.settings}
     properties = {name: _property(_schema_of(facts.settings), name, value) for name, value in train.settings.items()}

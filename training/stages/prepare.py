@@ -20,8 +20,8 @@ from training.data.classes import Classes, check_class_numbers, number_classes
 from training.data.dataset import DatasetMeta, DescribedFrame, describe_frame
 from training.data.derived import Derived, check_baseline
 from training.data.encoders import EncoderSettings
+from training.data.engines.duckdb import DuckDBEngine
 from training.data.engines.engine import Engine, Frame
-from training.data.engines.registry import open_engine
 from training.data.exact_sums import exact_mean
 from training.data.frame_writer import FrameWriter
 from training.data.frames import pandas_rows
@@ -43,7 +43,7 @@ from training.models.learnable import check_learnable
 from training.runtime.runner import Outcome, StageContext, main
 from training.sources.tables import ARROW_TYPES
 from training.spec import PipelineSpec
-from training.spec.families import descriptor_of
+from training.spec.families import FAMILIES
 from training.spec.types import duration_text
 from training.store import Manifest, set_run_ref
 
@@ -66,18 +66,18 @@ def work(context: StageContext) -> Outcome:
     check_baseline(context.spec)
     with context.timed("fetch"):
         _fetch(context, snapshot)
-    with open_engine(context.folder, context.progress) as engine:
-        with context.timed("join"):
-            frame = _join(context, snapshot, engine)
-        with context.timed("split"):
-            bounds = _bounds(context.spec, snapshot)
-            scratch = ScratchArrays(context.folder)
-            divided = _divide(context.spec, frame, bounds, scratch)
-        with context.timed("transform"):
-            numbers = _target_rows(context.spec, divided, scratch)
-            transforms = _fit(context.spec, engine, divided, numbers, scratch)
-        with context.timed("store"):
-            files, shards, described = _write(context, divided, transforms, numbers)
+    engine = DuckDBEngine(context.folder, context.progress)
+    with context.timed("join"):
+        frame = _join(context, snapshot, engine)
+    with context.timed("split"):
+        bounds = _bounds(context.spec, snapshot)
+        scratch = ScratchArrays(context.folder)
+        divided = _divide(context.spec, frame, bounds, scratch)
+    with context.timed("transform"):
+        numbers = _target_rows(context.spec, divided, scratch)
+        transforms = _fit(context.spec, engine, divided, numbers, scratch)
+    with context.timed("store"):
+        files, shards, described = _write(context, divided, transforms, numbers)
     groups, classes = divided.groups, divided.classes
     meta: DatasetMeta = {
         "rows": {name: len(divided.rows[name]) for name in SPLITS},
@@ -331,7 +331,7 @@ def _write(
         )
         for split in SHARDED_SPLITS
     }
-    facts = descriptor_of(context.spec.train.model)
+    facts = FAMILIES.get(context.spec.train.model)
     takes_missing = facts is None or facts.takes_missing_numbers
     total, done, first = sum(len(divided.rows[split]) for split in SHARDED_SPLITS), 0, 0
     frame_writer = FrameWriter(context.folder, frame.schema, divided.rows)

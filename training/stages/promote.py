@@ -33,7 +33,7 @@ from training.runtime.lazy_imports import MLFLOW_DEFERRED, MLFLOW_OPTIONAL, lean
 from training.runtime.provenance import SAME_MODULES
 from training.runtime.runner import Outcome, StageContext, main
 from training.spec import spec_part
-from training.spec.families import descriptor_of
+from training.spec.families import FAMILIES
 from training.spec.fingerprints import import_part
 from training.spec.registration import registered_words
 from training.store import Manifest
@@ -297,7 +297,7 @@ def _recipe(context: StageContext, model: Manifest, snapshot_digest: str) -> Rec
     facts = json.loads(context.store.objects.get_bytes(model.files["model.json"].digest))
     inputs = serving_inputs(context.store.objects.get_bytes(model.files["transforms.json"].digest))
     types, label = spec.data.frame_types(), spec.data.label
-    family = descriptor_of(facts["family"])
+    family = FAMILIES.get(facts["family"])
     library = "torch" if family is None else family.libraries[0]
     library = library if library in facts["environment"] else SAME_MODULES.get(library, library)
     # A dataset's manifest says nothing of the code that made it: equal rows made by other code are the same dataset.

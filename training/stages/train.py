@@ -31,7 +31,7 @@ from training.runtime.lazy_imports import lean_imports
 from training.runtime.provenance import environment
 from training.runtime.runner import Outcome, StageContext, main
 from training.spec import PipelineSpec
-from training.spec.families import descriptor_of
+from training.spec.families import FAMILIES
 from training.spec.layout import Layout
 from training.spec.registration import registered_words
 from training.spec.rules.tuning import with_settings
@@ -118,7 +118,7 @@ def join_gang(context: StageContext) -> Gang | Alone:
         PeerLostError: another rank does not come.
     """
     train = context.spec.train
-    facts = descriptor_of(train.model)
+    facts = FAMILIES.get(train.model)
     expected = context.request.parameters.get("device")
     use_gpus = facts is None or (facts.uses_gpus and (expected is not None or not facts.gpus_on_request))
     gang: Gang | Alone
@@ -305,7 +305,7 @@ def _weights_digest(family: str, result: FitResult, transforms: bytes, classes: 
 
 def _facts(context: StageContext, dataset: Manifest, gang: Gang | Alone, result: FitResult) -> dict[str, object]:
     """Return what a model's `model.json` says of it."""
-    family = descriptor_of(context.spec.train.model)
+    family = FAMILIES.get(context.spec.train.model)
     return {
         "format_version": FORMAT_VERSION,
         "family": context.spec.train.model,

@@ -33,13 +33,13 @@ def preload() -> None:
         for module in MODULES:
             importlib.import_module(module)
         from nightshift.airflow_ext.assets import CHAMPION, model_asset
-        from training.spec.families import built_in_families, descriptor_of
+        from training.spec.families import FAMILIES
 
         # Airflow's Kubernetes provider, for one: 0.8 s of CPU.
         importlib.import_module("nightshift.wiring.task_classes").import_classes()
         # A spec imports the descriptor of its family by name.
-        for name in built_in_families():
-            descriptor_of(name)
+        for name in FAMILIES.built_in:
+            FAMILIES.get(name)
         # Airflow looks for the handler of an asset's scheme when it sees one of that scheme for the first time.
         model_asset("preloaded", CHAMPION)
     except Exception:  # an installed provider, for one, may fail to import in its own way

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib import import_module
-from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 from nightshift.execution.outcomes import Action, StageEndedError, Verdict
 from nightshift.resolved_run import ResolvedRun
@@ -18,7 +16,8 @@ from nightshift.work import Work
 from training.contracts import JsonObject, RunIdentity, Scalar, StageRequest, StageResult
 from training.errors import Problem, SpecError, shown
 from training.spec import PipelineSpec
-from training.spec.families import built_in_families
+from training.spec.families import FAMILIES
+from training.spec.registry import Registry
 from training.spec.sections.train import Placement
 from training.store import StageAddress
 from training.store.launches import Launches
@@ -28,13 +27,6 @@ if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
     from airflow.triggers.base import BaseTrigger
 
-BACKENDS: Final[Mapping[str, str]] = {
-    "local": "nightshift.execution.local:LocalBackend",
-    "kubernetes": "nightshift.execution.kubernetes.backend:KubernetesBackend",
-}
-"""Name, as in `NIGHTSHIFT_BACKEND`, to `module:class`. The module is imported by the tasks that use it, never by a DAG file."""
-GROUP: Final = "nightshift.backends"
-"""Of entry points, `name = module:class`, by which other packages register theirs."""
 ELASTIC: Final = "elastic"
 """Parameter of an attempt, not of the work: the attempt may continue with fewer nodes than requested."""
 
@@ -139,23 +131,31 @@ class Backend(Protocol):
         """End the task's work, and start no more. Returns at once, also in a signal's handler; Airflow leaves five seconds."""
 
 
+BACKENDS: Final[Registry[type[Backend]]] = Registry(
+    group="nightshift.backends",
+    built_in={
+        "local": "nightshift.execution.local:LocalBackend",
+        "kubernetes": "nightshift.execution.kubernetes.backend:KubernetesBackend",
+    },
+    descriptor_at="{}",
+    fits=lambda _, found: isinstance(found, type),
+    code="settings.backend",
+    hint="name a class with the methods of nightshift.execution.backend.Backend, and install what it imports",
+)
+"""Names are values of `NIGHTSHIFT_BACKEND`. A backend is imported where it is used."""
+
+
 def backend_of(settings: Settings) -> Backend:
     """Return the installation's backend.
 
     Raises:
-        SpecError: `settings.backend`, there is none of that name.
+        SpecError: `settings.backend`, there is none of that name, or it cannot be imported.
     """
-    place = BACKENDS.get(settings.backend)
-    if place is None:
-        # The search reads the metadata of all installed packages, which a process that parses a DAG file does not pay for.
-        installed = {entry.name: entry.value for entry in entry_points(group=GROUP)}
-        place = installed.get(settings.backend)
-    if place is None:
-        message = f"there is no backend {shown(settings.backend)}"
-        hint = f"use {' or '.join([*BACKENDS, *sorted(installed)])}"
+    backend = BACKENDS.get(settings.backend)
+    if backend is None:
+        message, hint = f"there is no backend {shown(settings.backend)}", f"use {' or '.join(BACKENDS.names())}"
         raise SpecError("environment", [Problem(code="settings.backend", field="NIGHTSHIFT_BACKEND", message=message, hint=hint)])
-    module, _, name = place.partition(":")
-    return cast("Backend", getattr(import_module(module), name)(settings))
+    return backend(settings)
 
 
 def work_at(address: StageAddress) -> Work:
@@ -187,4 +187,4 @@ def keys_set(placement: Placement, keys: tuple[str, ...]) -> list[str]:
 def spec_environment(stage: str, spec: PipelineSpec) -> dict[str, str]:
     """Return what a stage must know of the spec before it reads it."""
     model = spec.train.model
-    return {"NIGHTSHIFT_MODEL_FAMILY": model} if stage == "evaluate" and model in built_in_families() else {}
+    return {"NIGHTSHIFT_MODEL_FAMILY": model} if stage == "evaluate" and model in FAMILIES.built_in else {}

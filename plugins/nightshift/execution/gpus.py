@@ -10,7 +10,7 @@ from typing import Final
 
 from training.installation import GPUS
 from training.spec import PipelineSpec
-from training.spec.families import descriptor_of
+from training.spec.families import FAMILIES
 
 CUDA: Final = "cuda"
 CPU_BUILD: Final = "+cpu"
@@ -19,7 +19,7 @@ DEVICES: Final = Path("/dev")
 
 def device_of(spec: PipelineSpec, *, has_gpus: bool) -> dict[str, str]:
     """Return `{"device": "cuda"}` for a training that uses GPUs where it has some, else `{}`: its family may want them to be asked for."""
-    facts = descriptor_of(spec.train.model)
+    facts = FAMILIES.get(spec.train.model)
     uses_gpus = facts is None or (facts.uses_gpus and (spec.train.placement.gpus > 0 or not facts.gpus_on_request))
     return {"device": CUDA} if has_gpus and uses_gpus else {}
 

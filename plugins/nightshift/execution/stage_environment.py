@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from nightshift.settings import Settings
 from training.installation import MODEL_PATH, OF_CLOUDS, OF_LIBRARIES, OF_STAGES, OF_SYSTEM, STOP_NOTICE, THREADS, Variable
 from training.spec import PipelineSpec
-from training.spec.source_kinds import descriptor_of_source
+from training.spec.source_kinds import SOURCES
 from training.stage_table import TABLE, TRAININGS, Need
 
 WAIT_POLICY: Final = Variable(
@@ -71,7 +71,7 @@ def stage_environment(settings: Settings, stage: str, spec: PipelineSpec, inheri
 
 def _of_sources(spec: PipelineSpec) -> frozenset[str]:
     """Return what the kinds of a pipeline's sources say that they read."""
-    kinds = (descriptor_of_source(table.kind) for _, table in spec.data.tables())
+    kinds = (SOURCES.get(table.kind) for _, table in spec.data.tables())
     return frozenset(name for kind in kinds if kind is not None for name in kind.variables)
 
 

@@ -14,7 +14,7 @@ from tools.reference import commands, environment, errors, spec
 from tools.reference.__main__ import FOLDER, main
 from tools.reference.examples import EXAMPLES, UNITS
 from training.retention.settings import Retention
-from training.spec.families import built_in_families, descriptor_of
+from training.spec.families import FAMILIES
 from training.spec.models import PipelineSpec
 from training.spec.types import Section
 from training.spec.yaml_reader import read_document
@@ -24,7 +24,7 @@ SECTIONS = [section for _path, section in spec.sections(PipelineSpec)]
 OF_A_CLUSTER = [section for _path, section in spec.sections(Cluster)]
 KEYS = {
     key.place: key
-    for section in [*SECTIONS, *(descriptor_of(name).settings for name in built_in_families()), Retention, *OF_A_CLUSTER]
+    for section in [*SECTIONS, *(facts.settings for facts in FAMILIES.usable().values()), Retention, *OF_A_CLUSTER]
     for key in spec.keys_of(section)
 }
 

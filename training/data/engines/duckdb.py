@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 import duckdb
 import numpy as np
@@ -39,13 +38,13 @@ class DuckDBEngine:
     """An `Engine`: see there."""
 
     def __init__(self, folder: Path, progress: Progress) -> None:
+        """Nothing is open between the calls.
+
+        Args:
+            folder: holds the files of the tables, and takes what the engine spills; it is on local disk, and removed afterwards.
+            progress: called while a query runs.
+        """
         self._folder, self._progress = folder, progress
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Nothing is open between the calls."""
 
     def join(
         self, main: MainTable, features: Sequence[FeatureTable], windows: Sequence[WindowColumn] = (), *, as_of: datetime

@@ -3,15 +3,13 @@
 An engine reads tables, joins them, checks and orders the rows, gives single columns and batches of all of them, and fits transforms.
 Which split a row belongs to, the number of its class, its cells in a shard, and the bytes of every file are decided outside
 (`training.data.splits`, `classes`, `transforms`, `shards`, `dataset_files`): so the same snapshot makes the same dataset on any engine.
-A further engine is one class and its row in `training.data.engines.registry`.
+A further engine is one class.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from datetime import datetime
-from pathlib import Path
 from typing import Final, Protocol
 
 import numpy as np
@@ -91,18 +89,5 @@ class Engine(Protocol):
 
         Raises:
             DataError: as `FittedTransforms.fit`.
-        """
-        ...
-
-
-class OpenEngine(Protocol):
-    """An engine's class."""
-
-    def __call__(self, folder: Path, progress: Progress) -> AbstractContextManager[Engine]:
-        """Return an engine that is closed at the end of a `with`.
-
-        Args:
-            folder: holds the files of the tables, and takes what the engine spills; it is on local disk, and removed afterwards.
-            progress: called while a query runs.
         """
         ...

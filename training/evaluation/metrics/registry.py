@@ -7,7 +7,7 @@ import importlib
 
 from training.errors import Problem, SpecError, shown
 from training.evaluation.metrics.metric import Metric
-from training.spec.metrics import descriptor_of_metric, metric_package
+from training.spec.metrics import METRICS, descriptor_of_metric
 
 
 @functools.cache
@@ -22,14 +22,11 @@ def metric_of(name: str) -> Metric:
         problem = Problem(code="metric.unknown", message=f"there is no metric {shown(name)}", hint="install the distribution that adds it")
         raise SpecError("evaluate", [problem])
     base, _, cut = name.partition("@")
-    package = metric_package(base) if not descriptor.module else None
-    if package is None:
+    if descriptor.module:
         found = importlib.import_module(f"training.evaluation.metrics.{descriptor.module}").METRICS[base]
     else:
-        found = getattr(importlib.import_module(f"{package}.module"), "METRIC", None)
-    metric = found(int(cut)) if cut and found is not None else found
-    if not isinstance(metric, Metric):
-        message = f"{shown(name)} is a {type(metric).__name__}, not a Metric"
-        hint = "derive it from training.evaluation.metrics.metric.Metric"
-        raise SpecError("evaluate", [Problem(code="metric.not_a_metric", message=message, hint=hint)])
+        hint = "assign METRIC = an object of a class derived from training.evaluation.metrics.metric.Metric; with a cut, a function of it"
+        fits = callable if cut else lambda found: isinstance(found, Metric)
+        found = METRICS.implementation(base, fits, code="metric.not_a_metric", hint=hint)
+    metric: Metric = found(int(cut)) if cut else found
     return metric

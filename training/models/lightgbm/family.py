@@ -6,7 +6,8 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from training.spec.family import NEURAL_ONLY, FamilyDescriptor
+from training.spec.families import NEURAL_ONLY, FamilyDescriptor
+from training.spec.rules.objectives import objective_fits
 from training.spec.types import Section
 
 _Share = Annotated[float, Field(gt=0, le=1)]
@@ -51,5 +52,6 @@ DESCRIPTOR: Final = FamilyDescriptor(
     weighted_tasks=("binary", "multiclass", "regression"),
     uses_gpus=False,
     uses_torch=False,
+    rules=(objective_fits,),
     threads=2,
 )

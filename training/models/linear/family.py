@@ -6,7 +6,8 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from training.spec.family import NEURAL_ONLY, FamilyDescriptor
+from training.spec.families import NEURAL_ONLY, FamilyDescriptor
+from training.spec.rules.objectives import objective_fits
 from training.spec.types import Section
 
 
@@ -32,4 +33,5 @@ DESCRIPTOR: Final = FamilyDescriptor(
     takes_missing_numbers=False,
     uses_gpus=False,
     uses_torch=False,
+    rules=(objective_fits,),
 )

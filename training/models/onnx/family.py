@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from training.spec.family import NEURAL_ONLY, FamilyDescriptor
+from training.spec.families import NEURAL_ONLY, FamilyDescriptor
 from training.spec.types import Section
 
 
@@ -20,4 +20,6 @@ DESCRIPTOR: Final = FamilyDescriptor(
     ignored_keys=NEURAL_ONLY,
     uses_gpus=False,
     uses_torch=False,
+    outside_format="onnx",
+    is_trained=False,
 )

@@ -6,7 +6,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from training.spec.family import FamilyDescriptor
+from training.spec.families import FamilyDescriptor
 from training.spec.types import Section
 
 

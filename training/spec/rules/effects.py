@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from datetime import date, time
 from typing import Final
 
-from training.spec.families import descriptor_of
+from training.spec.families import FAMILIES
 from training.spec.key_types import AUTO
 from training.spec.models import Alerts, Costs
 from training.spec.rules.findings import Finding, Rule
@@ -61,7 +61,7 @@ def _approvals_are_asked_for(promote: Promote, evaluate: Evaluate, validate: Val
 
 
 def _placement_is_used(train: Train) -> Iterator[Finding]:
-    placement, facts = train.placement, descriptor_of(train.model)
+    placement, facts = train.placement, FAMILIES.get(train.model)
     path: Path = ("train", "placement")
     if placement.topology is not None and placement.nodes == 1:
         yield _unused((*path, "topology"), "topology has no effect on one node: it is the domain that several nodes share", "remove it")
@@ -87,7 +87,7 @@ def _gradients_are_exchanged(train: Train) -> Iterator[Finding]:
 
 
 def _limits_are_of_what_is_done(timeout: Timeout, train: Train) -> Iterator[Finding]:
-    facts = descriptor_of(train.model)
+    facts = FAMILIES.get(train.model)
     if "validation" in timeout.model_fields_set and facts is not None and "batch_size" in facts.ignored_keys:
         message = f"validation has no effect on {train.model}, which validates within a boosting round"
         yield _unused(("timeout", "validation"), message, "set timeout.step, or remove the key")

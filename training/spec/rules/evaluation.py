@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from training.errors import shown
-from training.spec.gates import descriptor_of_gate, installed_gates, is_on, known_gates
+from training.spec.gates import GATES
 from training.spec.problems import nearest
 from training.spec.rules.findings import Finding
 from training.spec.rules.leakage import CODE as LEAKAGE
@@ -108,10 +108,10 @@ def baseline_is_known_in_time(data: Data, prepare: Prepare, evaluate: Evaluate) 
 def gates_are_known(evaluate: Evaluate) -> Iterator[Finding]:
     """Yield a finding for each gate that is not installed here."""
     for name in evaluate.gates:
-        descriptor = descriptor_of_gate(name)
+        descriptor = GATES.get(name)
         if descriptor is None:
             installed = "install the distribution that adds it, where Airflow parses DAG files too"
-            hint = nearest(name, sorted(installed_gates().packages)) or installed
+            hint = nearest(name, sorted(GATES.added)) or installed
             yield Finding(("evaluate", "gates", name), "gate.unknown", f"there is no gate {told(name)} of another distribution", hint)
         elif descriptor.settings is None:
             message = f"{name} is a gate of Nightshift: it is configured by keys of evaluate"
@@ -122,9 +122,10 @@ def severity_has_a_gate(evaluate: Evaluate) -> Iterator[Finding]:
     """Yield a finding for each severity of a gate that is off: `approve` would make an approval DAG that is never used."""
     for name in evaluate.severity:
         path: Path = ("evaluate", "severity", name)
-        gate = descriptor_of_gate(name)
+        gate = GATES.get(name)
         if gate is None or not gate.has_severity:
-            yield Finding(path, "gate.unknown", f"there is no gate {told(name)} with a severity", nearest(name, known_gates()))
-        elif not is_on(evaluate, gate):
+            known = [other for other, known_gate in GATES.usable().items() if known_gate.has_severity]
+            yield Finding(path, "gate.unknown", f"there is no gate {told(name)} with a severity", nearest(name, known))
+        elif not (gate.is_on(evaluate) if gate.settings is None else name in evaluate.gates):
             switch = gate.switch or f"set evaluate.gates.{name}"
             yield Finding(path, "gate.off", f"severity of {name} has no effect: the gate is off", f"{switch}, or remove it")

@@ -9,7 +9,7 @@ from typing import Final
 from training.spec.partitions import Grain, grain_of, partition_fault
 from training.spec.rules.findings import Finding
 from training.spec.sections.data import Column, Data, Table
-from training.spec.source_kinds import Days, descriptor_of_source
+from training.spec.source_kinds import SOURCES, Days
 from training.spec.types import duration_text, told
 from training.spec.yaml_reader import Path
 
@@ -58,7 +58,7 @@ def _union(data: Data) -> Iterator[Finding]:
         taken.add(table.table)
         if table.partition is not None:
             yield from _folder((*path, "partition"), table, table.partition)
-        descriptor = descriptor_of_source(table.kind)
+        descriptor = SOURCES.get(table.kind)
         is_always_daily = descriptor is not None and descriptor.days is Days.ALWAYS
         grain = Grain.DAY if is_always_daily else None if table.partition is None else grain_of(table.partition)
         if grain is not main:
@@ -89,7 +89,7 @@ def generated_columns_fit(data: Data) -> Iterator[Finding]:
 
 
 def _folder(path: Path, table: Table, partition: str) -> Iterator[Finding]:
-    descriptor = descriptor_of_source(table.kind)
+    descriptor = SOURCES.get(table.kind)
     if descriptor is not None and descriptor.days is not Days.PARTITIONED:
         yield Finding(path, "field.conflict", f"a source of kind {table.kind} has no partition", "remove it")
     fault = partition_fault(partition)

@@ -33,7 +33,6 @@ from training.spec.rules.names import (
     derived_features_differ_by_more_than_case,
     name_is_free,
 )
-from training.spec.rules.objectives import tree_objective_fits
 from training.spec.rules.partitions import generated_columns_fit, partitions_fit
 from training.spec.rules.row_filters import row_filters_are_known, row_filters_fit
 from training.spec.rules.splits import split_columns_fit, split_keys_fit, strata_exist
@@ -47,6 +46,7 @@ from training.spec.rules.training import (
     optimizer_fits,
     pipeline_fits,
     placement_fits,
+    rules_of_the_family,
     task_fits,
 )
 from training.spec.rules.tuning import conditions_fit, grid_is_finite, objective_exists, parameters_fit, study_fits_its_gpus
@@ -357,7 +357,7 @@ RULES: Final[tuple[tuple[tuple[str, ...], Rule], ...]] = (
     (("promote",), canary_schedule_fits),
     (("resources", "tune", "promote"), resources_fit),
     (("train",), family_fits),
-    (("train", "evaluate"), tree_objective_fits),
+    (("train", "evaluate"), rules_of_the_family),
     (("train",), optimizer_fits),
     (("train",), compression_fits),
     (("train",), placement_fits),

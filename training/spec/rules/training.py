@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 
 from training.installation import MODEL_PACKAGES
-from training.spec.families import IMPORTED_ONLY, descriptor_of, is_allowed, is_own, known_families, own_packages, usable_families
+from training.spec.families import FAMILIES, is_allowed, is_own, own_packages, trained_families
 from training.spec.key_types import AUTO
 from training.spec.metrics import is_lower_better, is_metric, metrics_of
 from training.spec.rules.findings import Finding
@@ -28,11 +28,12 @@ def family_fits(train: Train) -> Iterator[Finding]:
             if own
             else f"; a class of your own: name its package in {MODEL_PACKAGES.name}, docs/extending.md"
         )
-        yield Finding(MODEL, "model.unknown", f"there is no model {told(train.model)}", f"known: {', '.join(known_families())}{allowed}")
-    if train.model in IMPORTED_ONLY:
+        yield Finding(MODEL, "model.unknown", f"there is no model {told(train.model)}", f"known: {', '.join(trained_families())}{allowed}")
+    facts = FAMILIES.get(train.model)
+    if facts is not None and not facts.is_trained:
         message = f"models of {train.model} are not trained here: they come from outside"
-        yield Finding(MODEL, "model.imported", message, f"known: {', '.join(known_families())}; docs/promotion.md has models from outside")
-    facts = descriptor_of(train.model)
+        hint = f"known: {', '.join(trained_families())}; docs/promotion.md has models from outside"
+        yield Finding(MODEL, "model.imported", message, hint)
     if train.learning_rate is None and (facts is None or "learning_rate" not in facts.ignored_keys):
         yield Finding(("train", "learning_rate"), "field.missing", f"the key learning_rate is missing: {train.model} needs it")
     if facts is None:
@@ -43,6 +44,13 @@ def family_fits(train: Train) -> Iterator[Finding]:
     for key in facts.ignored_keys:
         if getattr(train, key) != Train.model_fields[key].get_default(call_default_factory=True):
             yield Finding(("train", key), "field.conflict", f"{key} has no effect on {train.model}", "leave it out")
+
+
+def rules_of_the_family(train: Train, evaluate: Evaluate) -> Iterator[Finding]:
+    """Yield what the family's own rules find."""
+    facts = FAMILIES.get(train.model)
+    for rule in () if facts is None else facts.rules:
+        yield from rule(train, evaluate)
 
 
 def optimizer_fits(train: Train) -> Iterator[Finding]:
@@ -79,7 +87,7 @@ def compression_fits(train: Train) -> Iterator[Finding]:
 
 def placement_fits(train: Train) -> Iterator[Finding]:
     """Yield a finding where the processes cannot share the batch, the family or the GPUs."""
-    placement, facts = train.placement, descriptor_of(train.model)
+    placement, facts = train.placement, FAMILIES.get(train.model)
     path: Path = ("train", "placement")
     world_size = placement.world_size
     if facts is not None and not facts.distributed and world_size > 1:
@@ -175,7 +183,7 @@ def pipeline_fits(train: Train) -> Iterator[Finding]:
 
 def _batch_size(train: Train) -> int | None:
     """Return the rows of a step; None: the family must be given them."""
-    return DEFAULT_BATCH_SIZE if train.batch_size is None and descriptor_of(train.model) is None else train.batch_size
+    return DEFAULT_BATCH_SIZE if train.batch_size is None and FAMILIES.get(train.model) is None else train.batch_size
 
 
 def _dividing(parallel: Parallel) -> dict[str, int]:
@@ -261,7 +269,7 @@ def metrics_exist(evaluate: Evaluate) -> Iterator[Finding]:
 
 def task_fits(data: Data, train: Train, evaluate: Evaluate) -> Iterator[Finding]:
     """Yield a finding where the family does not train for the task, or the task needs what the data does not have."""
-    facts = descriptor_of(train.model)
+    facts = FAMILIES.get(train.model)
     if facts is not None and evaluate.task not in facts.tasks:
         message = f"{train.model} does not train for the task {evaluate.task}"
         yield Finding(("evaluate", "task"), "model.task", message, _hint_for_task(evaluate.task))
@@ -275,7 +283,7 @@ def task_fits(data: Data, train: Train, evaluate: Evaluate) -> Iterator[Finding]
 
 
 def _hint_for_task(task: str) -> str:
-    able = [name for name, facts in usable_families().items() if task in facts.tasks]
+    able = [name for name, facts in trained_families().items() if task in facts.tasks]
     if not able:
         return f"no family of Nightshift does; train.model can be a class of your own: see {MODEL_PACKAGES.name}"
     return f"train.model: {' or '.join(able)}"

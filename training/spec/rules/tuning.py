@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from training.spec.families import descriptor_of
+from training.spec.families import FAMILIES
 from training.spec.metrics import metrics_of
 from training.spec.problems import nearest, problems_of
 from training.spec.rules.findings import Finding
@@ -33,7 +33,7 @@ def parameters_fit(tune: Tune | None, train: Train) -> Iterator[Finding]:
     known = known_parameters(train)
     for name, space in tune.space.items():
         path: Path = ("tune", "space", name)
-        facts = descriptor_of(train.model)
+        facts = FAMILIES.get(train.model)
         if facts is not None and name in facts.ignored_keys:
             yield Finding(path, "field.conflict", f"{name} has no effect on {train.model}", "leave it out")
         elif name not in known and not (facts is None and name.startswith(SETTINGS) and len(name) > len(SETTINGS)):
@@ -46,7 +46,7 @@ def parameters_fit(tune: Tune | None, train: Train) -> Iterator[Finding]:
 
 def known_parameters(train: Train) -> list[str]:
     """Return the names that a space may have: keys of `train`, and `settings.<name>` for each of the family's own."""
-    facts = descriptor_of(train.model)
+    facts = FAMILIES.get(train.model)
     if facts is None:
         return [*SEARCHED, *(SETTINGS + name for name in train.settings)]
     return [*(key for key in SEARCHED if key not in facts.ignored_keys), *(SETTINGS + name for name in facts.settings.model_fields)]
@@ -83,7 +83,7 @@ def _values_fit(path: Path, name: str, space: SearchSpace, train: Train) -> Iter
 def _objections(name: str, value: Any, train: Train) -> Iterator[tuple[str, str]]:
     try:
         changed = with_settings(train, {name: value})
-        facts = descriptor_of(train.model)
+        facts = FAMILIES.get(train.model)
         if facts is not None:
             facts.settings.model_validate(changed.settings)
     except ValidationError as err:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from training.spec.families import descriptor_of
+from training.spec.families import FAMILIES
 from training.spec.problems import nearest
 from training.spec.rules.findings import Finding
 from training.spec.sections.data import Data
@@ -34,7 +34,7 @@ def weight_is_a_number(data: Data) -> Iterator[Finding]:
 
 def weights_are_counted(data: Data, train: Train, evaluate: Evaluate) -> Iterator[Finding]:
     """Yield a finding for each key of weights that the training would not count."""
-    facts = descriptor_of(train.model)
+    facts = FAMILIES.get(train.model)
     given = [(path, key) for path, key, value in _keys(data, train) if value is not None]
     for path, key in given:
         if evaluate.task in ("ranking", "language") or (facts is not None and evaluate.task not in facts.weighted_tasks):

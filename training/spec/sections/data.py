@@ -11,8 +11,9 @@ from training.errors import SpecError
 from training.spec.key_types import ShareOrDuration, SplitEnd
 from training.spec.partitions import Grain, grain_of
 from training.spec.problems import nearest
+from training.spec.registry import with_defaults
 from training.spec.sections.windows import Window
-from training.spec.source_kinds import DESCRIPTORS, Days, descriptor_of_source, known_sources, with_source_defaults
+from training.spec.source_kinds import DESCRIPTORS, SOURCES, Days
 from training.spec.types import (
     FROZEN,
     ColumnName,
@@ -136,9 +137,9 @@ class Table(Section):
         if info.context == FROZEN:
             return value  # The stage that reads the source reports it.
         try:
-            if descriptor_of_source(value) is not None:
+            if SOURCES.get(value) is not None:
                 return value
-            known = known_sources()
+            known = SOURCES.names()
         except SpecError as err:
             raise refusal(err.code, err.problems[0].message, hint=err.problems[0].hint) from err
         listed = ", ".join(f"'{name}'" for name in known[:-1]) + f" or '{known[-1]}'"
@@ -150,7 +151,7 @@ class Table(Section):
     @classmethod
     def _fits_the_kind(cls, value: str | None, info: ValidationInfo) -> str | None:
         kind = info.data.get("kind")
-        descriptor = None if kind is None or info.context == FROZEN else descriptor_of_source(kind)
+        descriptor = None if kind is None or info.context == FROZEN else SOURCES.get(kind)
         if descriptor is None or descriptor.has_uri == (value is not None):
             return value
         if value is None:
@@ -161,7 +162,8 @@ class Table(Section):
     @classmethod
     def _fill(cls, value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
         kind = info.data.get("kind")
-        return value if kind is None or info.context == FROZEN else with_source_defaults(kind, value)
+        descriptor = None if kind is None or info.context == FROZEN else SOURCES.get(kind)
+        return value if descriptor is None else with_defaults(descriptor.settings, value)
 
 
 class UnionTable(Table):
@@ -205,7 +207,7 @@ class Source(Table):
         """Whether each part of it is of one day, which can be seen to be missing."""
         if self.partition is not None:
             return self.grain in (None, Grain.DAY)  # Without a placeholder it is refused.
-        descriptor = descriptor_of_source(self.kind)
+        descriptor = SOURCES.get(self.kind)
         return descriptor is not None and descriptor.days is Days.ALWAYS
 
     @property

@@ -120,7 +120,7 @@ class Evaluate(Section):
         Args:
             default: of a gate of another distribution.
         """
-        row = next((row for row in GATES if row.name == gate), None)
+        row = next((row for row in BUILT_IN_GATES if row.name == gate), None)
         if gate in self.severity or row is None:
             return self.severity.get(gate, default)
         return self.severity.get(row.inherits, row.severity)
@@ -130,7 +130,7 @@ class Evaluate(Section):
         return name in self.metrics or is_metric(self.task, name)
 
 
-GATES: Final = (
+BUILT_IN_GATES: Final = (
     GateDescriptor(name="finite", module="absolute_gates", has_severity=False),
     GateDescriptor(
         name="minimum",

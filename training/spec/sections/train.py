@@ -7,9 +7,10 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from training.contracts import JsonValue
-from training.spec.families import descriptor_of, with_defaults
+from training.spec.families import FAMILIES
 from training.spec.key_types import AUTO, ClassWeight, OrAuto, OrDuration
 from training.spec.layout import Layout, fitted
+from training.spec.registry import with_defaults
 from training.spec.types import Bytes, Digest, Line, Name, PositiveDuration, Section, Setting, refusal
 
 DEFAULT_BATCH_SIZE: Final = 1024
@@ -165,10 +166,12 @@ class Train(Section):
     @property
     def threads_per_process(self) -> int:
         """Threads that each process trains with. They can change the bits of the weights, so they never depend on the machine."""
-        facts = descriptor_of(self.model)
+        facts = FAMILIES.get(self.model)
         return self.placement.threads_per_process or (facts.threads if facts else 1)
 
     @field_validator("settings", mode="after")
     @classmethod
     def _fill(cls, value: dict[str, JsonValue], info: ValidationInfo) -> dict[str, JsonValue]:
-        return with_defaults(info.data.get("model"), value)
+        model = info.data.get("model")
+        facts = None if model is None else FAMILIES.get(model)
+        return value if facts is None else with_defaults(facts.settings, value)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import importlib.metadata
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from airflow.sdk import BaseOperator
 
-from nightshift.execution import backend as seam
-from nightshift.execution.backend import Backend, Deferral, StageTask, backend_of
+from nightshift.execution.backend import BACKENDS, Backend, Deferral, StageTask, backend_of
 from nightshift.execution.kubernetes.backend import KubernetesBackend
 from nightshift.execution.local import LocalBackend
 from nightshift.operators.resolve import ResolveOperator
@@ -24,6 +23,7 @@ from training.errors import SpecError
 from training.runtime.provenance import CHECKOUT
 from training.spec import PipelineSpec, load_spec
 from training.spec.loader import check_values
+from training.spec.registry import installed
 
 SPEC_PATH = CHECKOUT / "dags" / "pipelines" / "search_ranking.yaml"
 
@@ -75,13 +75,31 @@ def test_each_name_resolves_to_its_class() -> None:
     assert type(backend_of(settings_of("kubernetes"))) is KubernetesBackend
 
 
-def test_unknown_name_is_refused_with_the_names_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    entry = importlib.metadata.EntryPoint(name="slurm", value=f"{__name__}:InThisProcess", group=seam.GROUP)
-    monkeypatch.setattr(seam, "entry_points", lambda group: [entry])
-    with pytest.raises(SpecError, match=r"\[settings.backend\] there is no backend 'moon' \(use local or kubernetes or slurm\)"):
+@pytest.fixture
+def slurm(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Entry points of an installed distribution: a backend, and one whose module is missing."""
+    places = {"slurm": f"{__name__}:InThisProcess", "broken": "acme_gone:Backend"}
+    entries = [importlib.metadata.EntryPoint(name, place, BACKENDS.group) for name, place in places.items()]
+    read = importlib.metadata.entry_points
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: entries if group == BACKENDS.group else read(group=group))
+    installed.cache_clear()
+    yield
+    installed.cache_clear()
+
+
+@pytest.mark.usefixtures("slurm")
+def test_unknown_name_is_refused_with_the_names_that_there_are() -> None:
+    with pytest.raises(SpecError, match=r"\[settings.backend\] there is no backend 'moon' \(use broken or kubernetes or local or slurm\)"):
         backend_of(settings_of("moon"))
 
 
+@pytest.mark.usefixtures("slurm")
+def test_a_backend_that_cannot_be_imported_is_refused_with_the_reason() -> None:
+    with pytest.raises(SpecError, match=r"\[settings.backend\] .*acme_gone: ModuleNotFoundError"):
+        backend_of(settings_of("broken"))
+
+
+@pytest.mark.usefixtures("slurm")
 def test_a_class_of_another_package_runs_a_stage_with_its_registration_alone(
     shop: Path,
     context_of: Callable[..., Any],
@@ -89,8 +107,6 @@ def test_a_class_of_another_package_runs_a_stage_with_its_registration_alone(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    entry = importlib.metadata.EntryPoint(name="slurm", value=f"{__name__}:InThisProcess", group=seam.GROUP)
-    monkeypatch.setattr(seam, "entry_points", lambda group: [entry])
     monkeypatch.setenv("NIGHTSHIFT_BACKEND", "slurm")
     resolved = execute(ResolveOperator(task_id="resolve", spec_path=str(SPEC_PATH)), context_of("resolve"))
     found = execute(StageOperator(task_id="ingest", stage="ingest"), context_of("ingest", results={"resolve": resolved}))

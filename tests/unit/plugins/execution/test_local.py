@@ -23,7 +23,7 @@ from training.contracts import RunIdentity, StageRequest
 from training.runtime.memory import memory_limit_bytes
 from training.runtime.provenance import CHECKOUT
 from training.spec import load_spec, resolve_uris
-from training.spec.source_kinds import SourceDescriptor
+from training.spec.source_kinds import SOURCES, SourceDescriptor
 from training.stage_table import ALL_STAGES
 
 PATIENCE_SECONDS = 240.0
@@ -257,7 +257,7 @@ def test_only_ingest_gets_the_account_of_the_cloud_that_a_source_is_in(installat
 def test_only_ingest_gets_what_the_kind_of_a_source_reads(installation: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     del installation
     kind = SourceDescriptor(variables=("WAREHOUSE_DSN",))
-    monkeypatch.setattr(environments, "descriptor_of_source", lambda name: kind)
+    monkeypatch.setattr(environments, "SOURCES", dict.fromkeys(SOURCES.built_in, kind))
     inherited = {"WAREHOUSE_DSN": "host=db", "OTHER_DSN": "host=db"}
     got = {stage: stage_environment(Settings.from_environment(), stage, SPEC, inherited).keys() & inherited.keys() for stage in ALL_STAGES}
     assert got == {stage: {"WAREHOUSE_DSN"} if stage == "ingest" else set() for stage in ALL_STAGES}

@@ -12,7 +12,7 @@ from training.code.stages import LOADERS, code_roots, stage_code
 from training.errors import SpecError
 from training.runtime.provenance import CHECKOUT
 from training.spec import PipelineSpec, load_spec
-from training.spec.families import built_in_families
+from training.spec.families import FAMILIES
 from training.spec.metrics import DESCRIPTORS
 from training.stage_table import ALL_STAGES
 
@@ -89,7 +89,7 @@ def test_each_family_has_its_own_code(ranking: PipelineSpec, trees: PipelineSpec
 def test_an_evaluation_has_the_code_of_the_models_that_it_loads(ranking: PipelineSpec, cache: Path) -> None:
     files = stage_code("evaluate", ranking, families=["boosted_trees", "of_before", "gone.models:Model"], cache=cache).files
     assert {"training/models/ranker/module.py", "training/models/boosted_trees/module.py"} <= set(files)
-    descriptors = [f"training.models.{family}.family" for family in built_in_families()]
+    descriptors = [f"training.models.{family}.family" for family in FAMILIES.built_in]
     metrics = {f"training.evaluation.metrics.{descriptor.module}" for descriptor in DESCRIPTORS}
     expected = sorted([*descriptors, *metrics, "training.models.boosted_trees.module", "training.stages.canary"])
     assert code_roots("canary", ranking, ["boosted_trees"]) == tuple(expected)
@@ -155,7 +155,7 @@ def test_imports_by_a_computed_name_are_where_the_roots_stand_for_them() -> None
     for module, function in asks:
         found[module].remove(function)
     # It looks up entry points, and imports none; what they name is a root.
-    found["training.spec.installed"].remove("installed_packages")
+    found["training.spec.registry"].remove("installed")
     # It imports the stage that is its argument, which is a root itself.
     assert found.pop("training.runtime.torchrun") == {"import_only", "run"}
     assert {module for module, functions in found.items() if functions} == set(LOADERS), found

@@ -70,8 +70,8 @@ def weather(tmp_path: Path, hours: Sequence[float], **changes: Any) -> FeatureTa
 
 
 def join(tmp_path: Path, main: MainTable, *features: FeatureTable) -> pd.DataFrame:
-    with DuckDBEngine(tmp_path, lambda _done, _total, _unit: None) as engine:
-        return pa.concat_tables(engine.join(main, features, as_of=AS_OF).batches()).to_pandas()
+    frame = DuckDBEngine(tmp_path, lambda _done, _total, _unit: None).join(main, features, as_of=AS_OF)
+    return pa.concat_tables(frame.batches()).to_pandas()
 
 
 def refusal(tmp_path: Path, main: MainTable, *features: FeatureTable) -> DataError:

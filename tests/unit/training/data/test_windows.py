@@ -70,10 +70,9 @@ def facts_of(folder: Path, rows: Sequence[Row]) -> FeatureTable:
 
 
 def joined(folder: Path, main: MainTable, features: Sequence[FeatureTable], windows: Sequence[WindowColumn]) -> list[dict[str, Any]]:
-    with DuckDBEngine(folder, lambda _done, _total, _unit: None) as engine:
-        frame = engine.join(main, features, windows, as_of=AS_OF)
-        assert frame.schema.names[-1 - len(windows) :] == [*(window.name for window in windows), "label"]
-        rows: list[dict[str, Any]] = pa.concat_tables(frame.batches()).to_pylist() if frame.num_rows else []
+    frame = DuckDBEngine(folder, lambda _done, _total, _unit: None).join(main, features, windows, as_of=AS_OF)
+    assert frame.schema.names[-1 - len(windows) :] == [*(window.name for window in windows), "label"]
+    rows: list[dict[str, Any]] = pa.concat_tables(frame.batches()).to_pylist() if frame.num_rows else []
     return rows
 
 

@@ -20,7 +20,7 @@ from training.models.base import FitContext
 from training.runtime.context import StageContext
 from training.runtime.provenance import CHECKOUT
 from training.spec import PipelineSpec, parse_spec
-from training.spec.families import descriptor_of
+from training.spec.families import FAMILIES
 
 FLOATS = ("price", "rating")
 CARDINALITIES = {"user_id": 7, "item_id": 11, "position": 5}
@@ -94,7 +94,7 @@ class FamilyBench(LoopBench):
     ) -> FitContext:
         """Return a new attempt's context; `train` are keys of the spec's section."""
         stage: StageContext = self.context()
-        facts = descriptor_of(model)
+        facts = FAMILIES.get(model)
         assert facts is not None
         checkpoints: Checkpoints = self.checkpoints(stage, every_seconds=every_seconds, every_steps=every_steps)
         return FitContext(

@@ -16,7 +16,7 @@ from tests.unit.training.models.family_bench import FamilyBench
 from training.data.mapped_shards import MappedShards
 from training.data.transforms import LayoutEntry, Matrix
 from training.models.base import load_family
-from training.spec.families import descriptor_of
+from training.spec.families import FAMILIES
 
 ALPHA = 0.2
 
@@ -36,7 +36,7 @@ def loss_of(model: str, objective: str, label: np.ndarray, scores: np.ndarray) -
 def test_validation_loss_is_that_of_the_objective(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, objective: str) -> None:
     monkeypatch.setattr(family_bench, "labels", lambda _task, signal: np.round(np.exp(signal / 2) * 2).astype(np.float32))
     bench = FamilyBench(tmp_path, "regression")
-    facts = descriptor_of(model)
+    facts = FAMILIES.get(model)
     assert facts is not None
     named: dict[str, Any] = {"objective": objective} | ({"quantile_alpha": ALPHA} if objective == "quantile" else {})
     settings = facts.settings(**named).model_dump()

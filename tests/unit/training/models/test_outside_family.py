@@ -19,14 +19,13 @@ from training.contracts import ExitCode
 from training.errors import SpecError
 from training.models.predictor import load_predictor
 from training.registry.serving import load_verified
-from training.spec.families import descriptor_of
-from training.spec.installed import installed_packages
+from training.spec.registry import installed as installed_names
 from training.spec.schema import pipeline_schema
 
 pytestmark = pytest.mark.slow
 
 FAMILY = """
-from training.spec.family import NEURAL_ONLY, FamilyDescriptor
+from training.spec.families import NEURAL_ONLY, FamilyDescriptor
 from training.spec.types import Section
 
 
@@ -90,7 +89,7 @@ RIDGE = {"model: boosted_trees": "model: ridge", ", settings: {max_depth: 3}": "
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    caches: list[Any] = [installed_packages, descriptor_of, distributions]
+    caches: list[Any] = [installed_names, distributions]
     folder, points = tmp_path_factory.mktemp("site"), {"ridge": "acme_ridge"}
     with installed(folder, "acme_ridge", group="nightshift.families", points=points, files=FILES, caches=caches):
         yield folder

@@ -22,10 +22,10 @@ from training.registry.gate import Case, Gate, gate_of
 from training.registry.gates import Decision, decide
 from training.registry.reasons import Reason
 from training.spec.families import own_packages
-from training.spec.gates import descriptor_of_gate, known_gates
-from training.spec.installed import installed_packages
+from training.spec.gates import GATES
 from training.spec.loader import check_file
-from training.spec.sections.evaluation import GATES, Evaluate
+from training.spec.registry import installed as installed_names
+from training.spec.sections.evaluation import BUILT_IN_GATES, Evaluate
 
 GATE = """
 from training.spec.gate import GateDescriptor
@@ -69,7 +69,7 @@ NAMES = ("steady", "broken", "odd", "silent", "failing", "stranger")
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     points = {name: f"acme_{name}" for name in NAMES}
-    caches: list[Any] = [installed_packages, descriptor_of_gate, gate_of]
+    caches: list[Any] = [installed_names]
     folder = tmp_path_factory.mktemp("site")
     with installed(folder, "acme", group="nightshift.gates", points=points, files=FILES | BROKEN, caches=caches):
         yield folder
@@ -95,7 +95,7 @@ def checked(folder: Path, keys: str) -> tuple[Any, ...]:
 @pytest.mark.usefixtures("site")
 def test_a_gate_of_two_files_judges_by_its_settings_and_severity() -> None:
     assert len(FILES) == 2, "what docs/extending.md says that a gate takes"
-    assert "steady" in known_gates()
+    assert "steady" in GATES.names()
     assert "acme_steady" in own_packages()
     passed = judged({"steady": {}})
     assert (passed.outcome, passed.reasons[-1].gate) == ("accepted", "steady")
@@ -161,12 +161,8 @@ class Odd(Gate):
 def test_a_gate_whose_reason_has_a_wrong_value_decides_nothing(field: str, value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     judged({"steady": {}})
     monkeypatch.setattr("acme_steady.module.GATE", Odd(field, value))
-    gate_of.cache_clear()
-    try:
-        with pytest.raises(DataError, match="the gate steady ") as caught:
-            judged({"steady": {}})
-    finally:
-        gate_of.cache_clear()
+    with pytest.raises(DataError, match="the gate steady ") as caught:
+        judged({"steady": {}})
     assert caught.value.code == "gate.failed"
 
 
@@ -210,11 +206,11 @@ def test_check_of_a_gate_whose_descriptor_is_broken_reports_its_code(tmp_path: P
     assert "no_such_module" in problem.message
 
 
-@pytest.mark.parametrize("descriptor", GATES, ids=lambda descriptor: descriptor.name)
+@pytest.mark.parametrize("descriptor", BUILT_IN_GATES, ids=lambda descriptor: descriptor.name)
 def test_each_gate_of_this_repository_has_an_implementation(descriptor: Any) -> None:
-    assert descriptor_of_gate(descriptor.name) is descriptor
+    assert GATES.get(descriptor.name) is descriptor
     assert isinstance(gate_of(descriptor), Gate)
-    assert not descriptor.inherits or descriptor_of_gate(descriptor.inherits) is not None
+    assert not descriptor.inherits or GATES.get(descriptor.inherits) is not None
 
 
 @pytest.mark.slow

@@ -20,18 +20,17 @@ from tests.unit.training.sources.outside_sources import AS_OF, FILES, KINDS, ROW
 from training.errors import DataError, NightshiftError, SpecError, UnavailableError
 from training.sources.files import read_rows
 from training.sources.listing import listing_for, missing_partitions
-from training.sources.registry import _class_of, source_of
+from training.sources.registry import source_of
 from training.sources.source import PartContent, SourcePart
 from training.sources.table_contract import contracts_of
 from training.spec import PipelineSpec, freeze, parse_spec, spec_part
-from training.spec.installed import installed_packages
-from training.spec.source_kinds import descriptor_of_source
+from training.spec.registry import installed as installed_names
 from training.stages import ingest, prepare, validate
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    caches: list[Any] = [installed_packages, descriptor_of_source, _class_of]
+    caches: list[Any] = [installed_names]
     folder = tmp_path_factory.mktemp("site")
     with installed(folder, "acme_sources", group="nightshift.sources", points=KINDS, files=FILES, caches=caches):
         yield folder
@@ -235,11 +234,9 @@ def test_what_an_installed_source_does_wrong_has_a_code_and_names_it(
         listing = listing_for(shop.spec(), AS_OF)
         found.read(SourcePart.of(listing["orders"][0]), shop.folder, limit_bytes=2**20)
 
-    _class_of.cache_clear()
     monkeypatch.setattr("acme_sqlite.SOURCE", source)
     with pytest.raises(NightshiftError) as caught:
         listed_and_read()
-    _class_of.cache_clear()
     assert caught.value.code == code
     assert code == "warehouse.busy" or "sqlite" in str(caught.value)
 

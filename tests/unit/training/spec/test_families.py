@@ -14,18 +14,17 @@ import pytest
 from training.errors import Problem, SpecError
 from training.runtime.provenance import CHECKOUT
 from training.spec.families import (
+    FAMILIES,
     MODELS_FOLDER,
-    built_in_families,
-    descriptor_of,
+    FamilyDescriptor,
+    families_in,
     is_allowed,
-    known_families,
     own_packages,
-    package_of,
     place_of,
+    trained_families,
 )
-from training.spec.family import FamilyDescriptor
-from training.spec.installed import installed_packages
 from training.spec.loader import parse_spec
+from training.spec.registry import installed
 from training.spec.schema import pipeline_schema
 
 
@@ -33,11 +32,9 @@ from training.spec.schema import pipeline_schema
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder of installed distributions."""
     monkeypatch.syspath_prepend(tmp_path)
-    for cached in (installed_packages, descriptor_of):
-        cached.cache_clear()
+    installed.cache_clear()
     yield tmp_path
-    for cached in (installed_packages, descriptor_of):
-        cached.cache_clear()
+    installed.cache_clear()
     for name in [name for name in sys.modules if name.partition(".")[0].startswith("acme")]:
         del sys.modules[name]
 
@@ -60,12 +57,12 @@ def test_a_folder_with_a_descriptor_is_a_family_and_nothing_is_imported(tmp_path
         (tmp_path / folder / "family.py").write_text("DESCRIPTOR = 1 / 0\n")
     (tmp_path / "notes").mkdir()
     (tmp_path / "predictor.py").write_text("class Predictor: ...\n")
-    assert built_in_families(tmp_path) == ("tower",)
+    assert families_in(tmp_path) == {"tower": "training.models.tower"}
 
 
-@pytest.mark.parametrize("name", built_in_families())
+@pytest.mark.parametrize("name", FAMILIES.built_in)
 def test_each_family_of_training_models_has_a_descriptor_and_a_module(name: str) -> None:
-    descriptor = descriptor_of(name)
+    descriptor = FAMILIES.get(name)
     assert isinstance(descriptor, FamilyDescriptor)
     assert descriptor.libraries
     assert {path.name for path in (MODELS_FOLDER / name).glob("*.py")} >= {"__init__.py", "family.py", "module.py"}
@@ -74,8 +71,8 @@ def test_each_family_of_training_models_has_a_descriptor_and_a_module(name: str)
 
 def test_an_entry_point_adds_a_family_and_allows_its_package(site: Path) -> None:
     install(site, "acme_forest", {"forest": "acme.forest"})
-    assert known_families() == ("boosted_trees", "forest", "lightgbm", "linear", "ranker")
-    assert package_of("forest") == "acme.forest"
+    assert FAMILIES.names() == ("boosted_trees", "forest", "lightgbm", "linear", "onnx", "ranker")
+    assert FAMILIES.package_of("forest") == "acme.forest"
     assert own_packages({"NIGHTSHIFT_MODEL_PACKAGES": "shop, acme"}) == ("shop", "acme")
     assert own_packages({}) == ("acme",)
     assert is_allowed("forest")
@@ -85,7 +82,7 @@ def test_an_entry_point_adds_a_family_and_allows_its_package(site: Path) -> None
 def test_a_descriptor_whose_module_ends_the_interpreter_is_an_error_that_names_it(site: Path) -> None:
     install(site, "acme_forest", {"forest": "acme_exit"}, {"acme_exit/__init__.py": "", "acme_exit/family.py": "raise SystemExit(3)\n"})
     with pytest.raises(SpecError, match=r"forest has no descriptor in acme_exit\.family: SystemExit: 3") as caught:
-        descriptor_of("forest")
+        FAMILIES.get("forest")
     assert caught.value.code == "model.descriptor"
 
 
@@ -95,7 +92,7 @@ def test_a_descriptor_without_libraries_is_refused_when_a_spec_names_it(site: Pa
     assert empty != text
     install(site, "acme_forest", {"forest": "acme_bare"}, {"acme_bare/__init__.py": "", "acme_bare/family.py": empty})
     with pytest.raises(SpecError, match="ValueError: libraries is empty") as caught:
-        descriptor_of("forest")
+        FAMILIES.get("forest")
     assert caught.value.code == "model.descriptor"
 
 
@@ -105,14 +102,14 @@ def test_a_family_that_two_distributions_have_is_refused_where_a_spec_names_it(s
     with pytest.raises(SpecError, match=r"'forest' of the group nightshift\.families is in acme\.forest and in acme2\.forest") as caught:
         is_allowed("forest")
     assert caught.value.code == "entry_point.ambiguous"
-    assert known_families() == ("boosted_trees", "lightgbm", "linear", "ranker", "tower")
-    assert package_of("tower") == "acme.tower"
+    assert FAMILIES.names() == ("boosted_trees", "lightgbm", "linear", "onnx", "ranker", "tower")
+    assert FAMILIES.package_of("tower") == "acme.tower"
 
 
 def test_an_entry_point_with_the_name_of_a_family_of_ours_is_left_out_with_a_warning(site: Path, caplog: pytest.LogCaptureFixture) -> None:
     install(site, "acme_one", {"ranker": "acme.ranker"})
-    assert known_families() == ("boosted_trees", "lightgbm", "linear", "ranker")
-    assert package_of("ranker") == "training.models.ranker"
+    assert tuple(trained_families()) == ("boosted_trees", "lightgbm", "linear", "ranker")
+    assert FAMILIES.package_of("ranker") == "training.models.ranker"
     assert "'ranker' of the group nightshift.families is in training and in acme.ranker is left out" in caplog.text
 
 
@@ -129,7 +126,7 @@ def test_a_broken_entry_point_leaves_the_check_of_other_pipelines_as_it_is(site:
     expected = [problems(wrong), problems(unknown)]
     install(site, "acme_forest", BROKEN)
     install(site, "acme_two", {"tower": "acme2.tower"})
-    installed_packages.cache_clear()
+    installed.cache_clear()
     assert problems(text) == []
     assert problems(wrong) == expected[0]
     assert [problem.code for problem in problems(unknown)] == [problem.code for problem in expected[1]] == ["model.unknown"]
@@ -146,7 +143,7 @@ def problems(text: str) -> list[Problem]:
 def test_a_broken_entry_point_is_left_out_of_the_schema(site: Path, caplog: pytest.LogCaptureFixture) -> None:
     expected = pipeline_schema()
     install(site, "acme_forest", BROKEN)
-    installed_packages.cache_clear()
+    installed.cache_clear()
     assert pipeline_schema() == expected
     assert "forest has no descriptor in acme_gone.family" in caplog.text
 
@@ -158,7 +155,7 @@ def test_settings_of_an_installed_family_have_their_own_place_in_the_schema(site
     settings = "class BoostedTreesSettings(Section):\n"
     theirs = text.replace(settings, f"{bark}{settings}    bark: Bark = Bark()\n")
     install(site, "acme_forest", {"forest": "acme_own"}, {"acme_own/__init__.py": "", "acme_own/family.py": theirs})
-    installed_packages.cache_clear()
+    installed.cache_clear()
     found = pipeline_schema()["$defs"]
     assert {name: found[name] for name in ours["$defs"] if name != "Train"} == {
         name: schema for name, schema in ours["$defs"].items() if name != "Train"
@@ -180,14 +177,14 @@ def test_settings_of_an_installed_family_have_their_own_place_in_the_schema(site
 def test_a_descriptor_that_cannot_be_used_is_an_error_with_its_module_and_the_reason(site: Path, text: str, reason: str) -> None:
     install(site, "acme_forest", {"forest": "acme.forest"}, {"acme/forest/family.py": text})
     with pytest.raises(SpecError) as caught:
-        descriptor_of("forest")
+        FAMILIES.get("forest")
     assert caught.value.code == "model.descriptor"
     assert f"forest has no descriptor in acme.forest.family: {reason}" in str(caught.value)
 
 
 def test_a_class_and_an_unknown_family_have_no_descriptor() -> None:
-    assert descriptor_of("acme.rank:Model") is None
-    assert descriptor_of("tower") is None
+    assert FAMILIES.get("acme.rank:Model") is None
+    assert FAMILIES.get("tower") is None
     with pytest.raises(SpecError, match=r"there is no model 'tower' \(known: boosted_trees, lightgbm, linear, ranker\)"):
         place_of("tower")
 
@@ -198,8 +195,8 @@ from pathlib import Path
 from training.spec import load_spec
 for path in sorted(Path("dags/pipelines").glob("*.yaml")):
     assert load_spec(path).train.model
-from training.spec.families import descriptor_of, known_families
-assert all(descriptor_of(name) for name in known_families())
+from training.spec.families import FAMILIES
+assert len(FAMILIES.usable()) == len(FAMILIES.built_in)
 print(sorted({"numpy", "torch", "pandas", "xgboost", "duckdb", "mlflow"} & set(sys.modules)))
 print(sorted(name for name in sys.modules if name.startswith("training.models") and not name.endswith(".family")))
 """
@@ -210,16 +207,14 @@ def test_parsing_pipelines_imports_descriptors_and_no_library_of_a_family() -> N
     done = subprocess.run([sys.executable, "-c", PARSES], cwd=CHECKOUT, env=environment, capture_output=True, text=True, check=True)
     libraries, packages = done.stdout.splitlines()
     assert libraries == "[]"
-    assert packages == str(
-        ["training.models", "training.models.boosted_trees", "training.models.lightgbm", "training.models.linear", "training.models.ranker"]
-    )
+    assert packages == str(["training.models", *(f"training.models.{name}" for name in FAMILIES.built_in)])
 
 
 def test_an_entry_point_that_names_no_module_is_an_error_with_its_distribution(site: Path) -> None:
     install(site, "acme-odd", {"odd": "my-package"})
     with pytest.raises(SpecError, match=r"\[entry_point\.value\] .*odd.*acme-odd.*my-package"):
         is_allowed("odd")
-    assert known_families() == ("boosted_trees", "lightgbm", "linear", "ranker")
+    assert tuple(trained_families()) == ("boosted_trees", "lightgbm", "linear", "ranker")
 
 
 def test_a_pipeline_of_built_in_names_reads_no_entry_points() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from training.errors import SpecError
 from training.spec import PipelineSpec, RunParameters, apply_overrides, params_schema, spec_part
-from training.spec.families import descriptor_of
+from training.spec.families import FAMILIES
 from training.spec.sections.train import Train
 from training.spec.types import parse_size
 from training.stage_table import STAGES
@@ -211,7 +211,7 @@ def test_form_has_the_specs_values_as_defaults_and_accepts_them(ranking: Pipelin
 
 @pytest.mark.parametrize("family", ["boosted_trees", "lightgbm", "linear"])
 def test_form_accepts_its_own_defaults_for_every_family(flights: PipelineSpec, family: str) -> None:
-    facts = descriptor_of(family)
+    facts = FAMILIES.get(family)
     assert facts is not None
     settings = facts.settings().model_dump(mode="json")
     spec = flights.model_copy(update={"train": Train.model_validate({"model": family, "epochs": 5, "settings": settings})})

@@ -33,7 +33,8 @@ from training.registry.model_code import PREFIX, model_code, write_code
 from training.registry.model_files import LIST_NAME
 from training.registry.serving import load_verified
 from training.runtime.provenance import CHECKOUT
-from training.spec import check, known_families
+from training.spec import check
+from training.spec.families import trained_families
 from training.stages.train import work as train
 from training.stages.trial import work as trial
 from training.store.objects import file_digest
@@ -362,7 +363,7 @@ def test_training_of_a_class_that_cannot_be_registered_is_refused_before_it_begi
         work(context)
 
 
-@pytest.mark.parametrize("family", known_families())
+@pytest.mark.parametrize("family", trained_families())
 def test_code_of_a_family_has_no_engine_store_or_spec(family: str) -> None:
     code = model_code(family)
     rooms = {name.split("/")[1] for name in code.files if name.startswith("training/")}

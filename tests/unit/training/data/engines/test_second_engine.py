@@ -1,4 +1,4 @@
-"""The seam `Engine`: another engine is one class and its row in the registry, and makes the same dataset, byte for byte."""
+"""The seam `Engine`: another engine is one class, and makes the same dataset, byte for byte."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import json
 from collections.abc import Iterator, Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -22,7 +21,6 @@ from tests.unit.training.stages.test_prepare import load, run
 from tests.unit.training.stages.test_windows import CHANGES as WINDOWS
 from training.data.derived import Derived
 from training.data.encoders import EncoderSettings
-from training.data.engines import registry
 from training.data.engines.engine import Frame, Progress
 from training.data.engines.scratch_frame import ScratchFrame, fit_by_batch, write_rows
 from training.data.frames import pandas_rows
@@ -42,6 +40,7 @@ from training.data.windows import (
     window_values,
 )
 from training.errors import DataError
+from training.stages import prepare
 
 
 class PandasEngine:
@@ -51,12 +50,6 @@ class PandasEngine:
 
     def __init__(self, folder: Path, progress: Progress) -> None:
         self._folder = folder
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        pass
 
     def join(self, main: MainTable, features: Sequence[FeatureTable], windows: Sequence[WindowColumn] = (), *, as_of: datetime) -> Frame:
         type(self).joins += 1
@@ -160,8 +153,7 @@ def test_another_engine_makes_the_same_dataset(
     (tmp_path / "a").mkdir()
     expected = run(tmp_path / "a", spec, as_of)
 
-    monkeypatch.setattr(registry, "ENGINES", {**registry.ENGINES, "pandas": PandasEngine})
-    monkeypatch.setattr(registry, "DEFAULT", "pandas")
+    monkeypatch.setattr(prepare, "DuckDBEngine", PandasEngine)
     (tmp_path / "b").mkdir()
     found = run(tmp_path / "b", spec, as_of)
 

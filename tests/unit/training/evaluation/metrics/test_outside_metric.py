@@ -19,8 +19,8 @@ from training.evaluation.bootstrap.paired import compare
 from training.evaluation.metrics.by_task import metric_value, score_metrics
 from training.evaluation.metrics.metric import Metric
 from training.evaluation.metrics.registry import metric_of
-from training.spec.installed import installed_packages
 from training.spec.metrics import DESCRIPTORS, descriptor_of_metric, is_lower_better, is_metric, metrics_of
+from training.spec.registry import installed as installed_names
 
 METRIC = """
 from training.spec.metrics import MetricDescriptor
@@ -49,7 +49,7 @@ HINGE = {"primary: auc}": "primary: hinge, maximum: {hinge: 0.95}, slices: [coun
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    caches: list[Any] = [installed_packages, descriptor_of_metric, metric_of]
+    caches: list[Any] = [installed_names, metric_of]
     folder, points = tmp_path_factory.mktemp("site"), {"hinge": "acme_hinge"}
     with installed(folder, "acme_hinge", group="nightshift.metrics", points=points, files=FILES, caches=caches):
         yield folder
@@ -92,11 +92,11 @@ def test_an_evaluation_by_it_runs_in_a_process_that_covers_its_code(site: Path, 
 
 
 def test_module_whose_metric_is_of_another_class_is_refused(tmp_path: Path) -> None:
-    caches: list[Any] = [installed_packages, descriptor_of_metric, metric_of]
+    caches: list[Any] = [installed_names, metric_of]
     files = {"acme_wrong/metric.py": METRIC.replace("hinge", "wrong"), "acme_wrong/module.py": "METRIC = 3"}
     with (
         installed(tmp_path, "acme_wrong", group="nightshift.metrics", points={"wrong": "acme_wrong"}, files=files, caches=caches),
-        pytest.raises(SpecError, match=r"metric\.not_a_metric.*'wrong' is a int, not a Metric"),
+        pytest.raises(SpecError, match=r"metric\.not_a_metric.*wrong has no metric in acme_wrong\.module: its METRIC is a int"),
     ):
         metric_of("wrong")
 

@@ -146,7 +146,7 @@ def test_placement_that_the_family_cannot_use_is_refused(
     refuse: Callable[..., tuple[Problem, ...]], monkeypatch: pytest.MonkeyPatch, facts: dict[str, bool], placement: str, shown: str
 ) -> None:
     limited = replace(DESCRIPTOR, **facts)  # type: ignore[arg-type]
-    monkeypatch.setattr("training.spec.rules.training.descriptor_of", lambda _: limited)
+    monkeypatch.setattr("training.models.boosted_trees.family.DESCRIPTOR", limited)
     (problem,) = refuse(F, ("early_stopping: 20", f"placement: {{{placement}}}"))
     assert problem.render("p").split(": ", 1)[1] == shown
 
