@@ -66,5 +66,5 @@ def test_all_problems_are_reported_at_once_without_secrets() -> None:
 
 
 def test_a_backend_that_is_not_there_is_refused() -> None:
-    with pytest.raises(SpecError, match=r"\[settings.backend\] there is no backend 'moon' \(use local or kubernetes\)"):
+    with pytest.raises(SpecError, match=r"\[settings.backend\] there is no backend 'moon' \(use kubernetes or local\)"):
         backend_of(Settings.from_environment({"NIGHTSHIFT_BACKEND": "moon"}))
