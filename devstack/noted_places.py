@@ -44,7 +44,7 @@ def note_places(settings: Settings, say: Callable[[str], None]) -> None:
 
 def _note_alerts(settings: Settings) -> None:
     before = noted_alerts(settings.home)
-    names = {*webhooks_of(settings, os.environ), SIGNING_KEY}
+    names = {*webhooks_of(settings, os.environ), SIGNING_KEY, *before}  # Of `before` too: this command may have other pipelines.
     wanted = {name: value for name in sorted(names) if (value := os.environ.get(name, before.get(name, "")).strip())}
     if wanted != before:
         write_private(settings.home / ALERTS_FILE, json.dumps(wanted, indent=1, sort_keys=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import fcntl
 import json
 import os
@@ -47,6 +48,11 @@ def test_webhook_and_key_of_one_shell_reach_services_that_another_one_starts(set
     assert not given.keys() & mlflow_environment(settings).keys()
     assert stat.S_IMODE((settings.home / "alerts.json").stat().st_mode) == 0o600
     assert "hidden" not in str(said) + (settings.home / "sources.json").read_text(encoding="utf-8")
+
+    other_pipelines = settings.home / "other"
+    other_pipelines.mkdir()
+    note_places(dataclasses.replace(settings, pipelines_path=other_pipelines), said.append)
+    assert airflow_environment(settings).get("ALERTS_URI") == given["ALERTS_URI"], "another command's pipelines name no webhook"
 
     monkeypatch.setenv("ALERTS_URI", "")
     note_places(settings, said.append)
