@@ -72,7 +72,7 @@ env: $(INSTALLED)  ## print the same settings for your own shell: eval "$(make e
 test: $(DEV_INSTALLED)  ## run the tests for every change, with TEST_WORKERS processes in parallel: a quarter of an hour
 	$(PYTEST)
 
-test-rest: $(DEV_INSTALLED)  ## run the other tests, tests/rest: stories on real services, browser, PostgreSQL, processes: three quarters of an hour
+test-rest: $(DEV_INSTALLED)  ## run the other tests, tests/rest: stories on real services, browser, PostgreSQL, processes: half an hour
 	$(PYTEST) tests/rest
 
 test-all: test test-rest  ## run both

@@ -14,7 +14,7 @@ class Base(DeclarativeBase):
 
 
 class DatasetVersion(Base):
-    """One snapshot that some run made: immutable, deprecated but never deleted."""
+    """One snapshot that some run made. A row stays for good, also when retention has deleted the snapshot's files."""
 
     __tablename__ = "dataset_version"
     __table_args__ = (UniqueConstraint("name", "version", name="uq_dataset_version_name_version"),)

@@ -50,7 +50,7 @@ from training.store import Manifest, set_run_ref
 logger = logging.getLogger(__name__)
 
 MAX_CLASSES_SHOWN: Final = 20
-"""Values of `train.settings.objective` that take labels >= 0."""
+"""Names of classes in a line of the log."""
 
 Rows = Mapping[str, NDArray[np.int64]]
 
