@@ -60,7 +60,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         bucket, path = Bucket((Path(folder) / "store").as_uri()), Path(folder) / "nightshift.db"
         engine = connect(f"sqlite:///{path}")
-        live = LiveMetrics(MetricJournal(bucket, "ranking", "calls"), "a1")
+        live = LiveMetrics(JournalWriter(MetricJournal(bucket, "ranking", "calls"), "a1"), lambda: None, lambda: None)
         points = [[("train_loss", 0.5, step, 1), ("lr", 0.1, step, 1)] for step in range(CALLS)]
         called = seconds_of(lambda: deque(map(live.extend, points), maxlen=0))
         print(f"a call with two metrics: {called / CALLS * 1e6:.2f} us; everything written: {live.close()}")

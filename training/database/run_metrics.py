@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Any, Final
 
 from sqlalchemy import Engine, delete, func, select
@@ -21,7 +21,7 @@ from training.database.connect import database_faults
 from training.database.schema import RunMetric
 from training.errors import StoreError
 from training.store import Bucket
-from training.store.metric_journal import PREFIX, MetricJournal, MetricPoint
+from training.store.metric_journal import PREFIX, JournalPoint, MetricJournal
 
 logger = logging.getLogger(__name__)
 
@@ -53,11 +53,11 @@ def copy_points(engine: Engine, bucket: Bucket, pipeline: str, run_id: str) -> i
             session.execute(delete(RunMetric).where(RunMetric.run_id == key))
         number = 0
     add = postgresql.insert if engine.dialect.name == "postgresql" else sqlite.insert
-    while points := journal.after(number, limit=ROWS):
-        rows = [_row(key, point) for point in points]
+    rows = (_row(key, point) for point in journal.after(number))
+    while added := list(islice(rows, ROWS)):
         with database_faults(), Session(engine) as session, session.begin():
-            session.execute(add(RunMetric).on_conflict_do_nothing(), rows)
-        number, num_added = points[-1].number, num_added + len(rows)
+            session.execute(add(RunMetric).on_conflict_do_nothing(), added)
+        num_added += len(added)
     return num_added
 
 
@@ -97,7 +97,7 @@ def delete_expired(engine: Engine, bucket: Bucket, *, before: datetime) -> int:
 
 def _has_begun_again(journal: MetricJournal, newest: RunMetric) -> bool:
     """Return whether the journal has another event than the table, or none, at the number of the table's newest row."""
-    point = next(iter(journal.after(newest.number - 1, limit=1)), None)
+    point = next(journal.after(newest.number - 1), None)
     if point is None:
         return bool(journal.places())
     row = _row(newest.run_id, point)
@@ -128,7 +128,7 @@ def _journals(bucket: Bucket) -> Iterator[tuple[str, str, datetime]]:
         yield pipeline, run_id, max(entry.modified for entry in entries)
 
 
-def _row(run_id: str, point: MetricPoint) -> dict[str, Any]:
+def _row(run_id: str, point: JournalPoint) -> dict[str, Any]:
     return {
         "run_id": run_id,
         "number": point.number,

@@ -1,7 +1,6 @@
-"""Metrics to MLflow, never in the step: an append to a list; a thread sends one batch each 500 ms.
+"""Metrics of a training, never in the step: an append to a list. One thread writes them into the journal, another sends MLflow what it has.
 
-What cannot be sent goes to the run's journal in the store, from where this thread, a later stage or housekeeping delivers it
-(`training.engine.tracking_journal`).
+What MLflow does not take, a later attempt, a later stage or housekeeping sends from the journal (`training.engine.tracking_journal`).
 """
 
 from __future__ import annotations
@@ -21,38 +20,36 @@ from training.engine.live_metrics import LiveMetrics
 from training.engine.machine_metrics import MachineMetrics
 from training.engine.nvml import Nvml
 from training.engine.tracking_journal import (
-    MAX_BATCH,
     MAX_PARAM_CHARS,
     QUICK,
+    Backlog,
     End,
-    Point,
     RunDescription,
     RunJournal,
+    backlog_name,
     deliver,
     deliver_if_reachable,
     first_line,
     open_run,
     send,
 )
-from training.errors import NightshiftError, StoreError
+from training.errors import StoreError
 from training.installation import GPUS
 from training.process import liveness
 from training.runtime.context import StageContext
 from training.runtime.lazy_imports import MLFLOW_DEFERRED, MLFLOW_OPTIONAL, lean_imports
 from training.runtime.provenance import environment, git_state
 from training.store import Bucket
-from training.store.metric_journal import MetricJournal, journal_name
+from training.store.metric_journal import JournalWriter, MetricJournal, journal_name
 
 logger = logging.getLogger(__name__)
 
-FLUSH_SECONDS: Final = 0.5
+SEND_SECONDS: Final = 1.0
 OPEN_SECONDS: Final = 10.0
 """The run is made with the first metrics, or this long after the start: the client's import must not slow down a restored start."""
 RETRY_SECONDS: Final = 5.0
 MAX_RETRY_SECONDS: Final = 60.0
 CLOSE_SECONDS: Final = 10.0
-MAX_PENDING: Final = 1_000_000
-RECORD_NAME: Final = "/tracking.json"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,7 +57,7 @@ class Parent:
     """The MLflow run that others are nested in: a study's."""
 
     key: str
-    """Of the record of its run's id, in the bucket: `…/tracking.json`."""
+    """Prefix of the study, in the bucket."""
     name: str
     child_name: str
     tags: Mapping[str, str]
@@ -72,13 +69,11 @@ def finish_parent(bucket: Bucket, key: str, parameters: Mapping[str, str], metri
     Args:
         key: as `Parent.key`.
     """
-    journal = RunJournal(bucket, key.removesuffix(RECORD_NAME))
+    journal = RunJournal(bucket, key)
     with suppress(StoreError):  # A damaged record is named by the delivery below, which fails no stage.
         if journal.run_id() is None and journal.description() is None:
             return
-    now = _now_ms()
-    journal.append("finished", 0, [(name, value, 0, now) for name, value in metrics.items()])
-    journal.end("finished", End(status="FINISHED", ended_at_ms=now, parameters=parameters))
+    journal.note("finished", Backlog(end=End(status="FINISHED", ended_at_ms=_now_ms(), parameters=parameters, metrics=metrics)))
     deliver_if_reachable(journal)
 
 
@@ -88,40 +83,37 @@ class Tracker:
     def __init__(
         self, context: StageContext, *, tags: Mapping[str, str], parameters: Mapping[str, object], parent: Parent | None = None
     ) -> None:
-        """Begin to track; the MLflow run is made, or found again, by the thread. It is nested in its `parent`, if it has one."""
+        """Begin to track; the MLflow run is made, or found again, by a thread. It is nested in its `parent`, if it has one."""
+        request, bucket = context.request, context.store.bucket
         self._context = context
-        self._enabled = context.rank == 0
+        self._metrics = journal_name(request.stage, request.run.run_id, request.parameters)
+        self._enabled = context.rank == 0 and self._metrics is not None
         self._tags = dict(tags)
         self._parameters = {name: str(value)[:MAX_PARAM_CHARS] for name, value in parameters.items()}
         self._parent = parent
         self._started_at_ms = _now_ms()
-        self._pending: list[Point] = []
-        self._lost = 0
         self._step = 0
         """Of the newest metrics: samples of the machine are logged with it."""
-        self._num_kept = 0
-        """Parts of the journal that this attempt wrote."""
-        self._is_described = False
-        self._has_kept = True
-        """The journal may hold points: those of the attempt before, until they were sent."""
+        self._backlog = ""
+        """Name of what MLflow may lack of this attempt; empty until that is in the store."""
+        self._sent = 0
+        """Number of the newest event of the journal of which MLflow has the point."""
+        self._is_complete = False
         self._client: Any = None
         self._away_until = 0.0
         self._away_reason = ""
         self._pause_seconds = RETRY_SECONDS
         self._closing = threading.Event()
-        self._keeping = threading.Lock()
         self.run_id: str | None = None
         """Of MLflow, once it is known."""
-        request = context.request
-        key = context.store.bucket.key(context.store.address(request.pipeline, request.stage, request.fingerprint).uri)
-        self._journal = RunJournal(context.store.bucket, key)
+        self._journal = RunJournal(bucket, bucket.key(context.store.address(request.pipeline, request.stage, request.fingerprint).uri))
+        self._writer = JournalWriter(MetricJournal(bucket, request.pipeline, str(self._metrics)), request.attempt_id)
         self._thread = threading.Thread(target=self._run, name="tracking", daemon=True)
-        self._live: LiveMetrics | None = None
-        if self._enabled and (name := journal_name(request.stage, request.run.run_id, request.parameters)) is not None:
-            self._live = LiveMetrics(MetricJournal(context.store.bucket, request.pipeline, name), request.attempt_id)
         if self._enabled:
             for name, value in QUICK.items():
                 os.environ.setdefault(name, value)
+            self._machine = MachineMetrics(Nvml(GPUS.value()) if request.parameters.get("device") else None)
+            self._live = LiveMetrics(self._writer, self._begun, self._sample)
             self._thread.start()
 
     def log(self, step: int, **metrics: float) -> None:
@@ -129,57 +121,61 @@ class Tracker:
         if not self._enabled:
             return
         self._step, now = step, _now_ms()
-        points = [(name, value, step, now) for name, value in metrics.items()]
-        if self._live is not None:
-            self._live.extend(points)
-        if len(self._pending) > MAX_PENDING:
-            self._lost += len(metrics)
-            return
-        self._pending.extend(points)
+        self._live.extend([(name, value, step, now) for name, value in metrics.items()])
 
     def close(self) -> bool:
-        """Send what is left, for up to 10 s; put the rest into the store. Return whether MLflow has everything."""
+        """Write what is left, then send it, each for up to 10 s. Return whether MLflow has everything; else it is sent later."""
         if not self._enabled:
             return True
+        is_written = self._live.close()
         self._closing.set()
-        if self._live is not None:
-            self._live.close()
         self._thread.join(CLOSE_SECONDS)
-        if self._pending:
-            self._keep()
-        is_complete = self.run_id is not None and not self._has_kept and not self._pending
-        if not is_complete:
+        self._is_complete = is_written and self.run_id is not None and self._sent == self._writer.last
+        if not self._is_complete:
             logger.warning("tracking delayed: metrics wait in the store for MLflow (%s)", self._away_reason or "it answers slowly")
-        if self._lost:
-            logger.warning("tracking: %d points were dropped, MLflow and the store were away too long", self._lost)
-        return is_complete
+        return self._is_complete
+
+    def finish(self, status: str) -> None:
+        """Set the run's status (`FINISHED`, `FAILED`); where MLflow is away, it is delivered with the metrics."""
+        # An attempt that was taken for dead says nothing about the run of the one that followed.
+        if not self._backlog or self._writer.is_superseded:
+            return
+        try:
+            self._journal.note(self._backlog, Backlog(after=self._sent, end=End(status=status, ended_at_ms=_now_ms())))
+            if self._is_complete:
+                deliver(self._client, self._journal, [self._backlog])
+        except Exception as err:
+            logger.warning("the status of the MLflow run %s is not set now: %s", self.run_id, first_line(err))
+
+    def _begun(self) -> None:
+        """Record in the store how the run is made, before it is made, and that points follow: a process that is killed loses none."""
+        self._describe()
+        self._sent, name = self._writer.last, backlog_name(self._writer.attempt, str(self._metrics))
+        self._journal.note(name, Backlog(after=self._sent))
+        self._backlog = name
+
+    def _sample(self) -> None:
+        if found := self._machine.sample_if_due():
+            self.log(self._step, **found)
 
     def _run(self) -> None:
         # It sends while the work hangs: no progress of the work's.
         liveness.in_background()
         opens_by = time.monotonic() + OPEN_SECONDS
-        machine = MachineMetrics(Nvml(GPUS.value()) if self._context.request.parameters.get("device") else None)
-        while not self._closing.wait(FLUSH_SECONDS):
-            if found := machine.sample_if_due():
-                self.log(self._step, **found)
-            if self._pending or time.monotonic() >= opens_by:
-                self._flush()
-        self._away_until = 0.0
-        self._flush()
+        while not self._closing.wait(SEND_SECONDS):
+            if time.monotonic() >= self._away_until and (self._writer.last > self._sent or time.monotonic() >= opens_by):
+                self._send()
+        self._send()
 
-    def _flush(self) -> None:
-        if time.monotonic() < self._away_until:
+    def _send(self) -> None:
+        if not self._backlog:
             return
         try:
             if self.run_id is None:
                 self._open()
-            if self._has_kept:
-                deliver(self._client, self._journal, is_running=True)
-                self._has_kept = False
-            while self._pending:
-                batch = self._pending[:MAX_BATCH]
+            for batch in self._journal.batches(self._backlog, self._sent) if self._writer.last > self._sent else ():
                 send(self._client, str(self.run_id), batch)
-                del self._pending[: len(batch)]
+                self._sent = batch[-1].number
             self._away_reason, self._pause_seconds = "", RETRY_SECONDS
         except Exception as err:
             # A failure of the tracking server or its client never ends a training.
@@ -188,24 +184,23 @@ class Tracker:
             self._away_reason = first_line(err)
             self._away_until = time.monotonic() + self._pause_seconds
             self._pause_seconds = min(2 * self._pause_seconds, MAX_RETRY_SECONDS)
-            self._keep()
 
     def _open(self) -> None:
-        self._describe()
         # Takes a second: in the thread, during the first steps.
         with lean_imports(deferred=MLFLOW_DEFERRED, absent=MLFLOW_OPTIONAL):
             import mlflow
 
         self._client = mlflow.MlflowClient()
-        self.run_id = open_run(self._client, self._journal)
+        run_id = open_run(self._client, self._journal)
+        # Of attempts that ended before this one began.
+        earlier = [name for name in self._journal.backlogs() if name != self._backlog]
+        deliver(self._client, self._journal, earlier, is_running=True)
+        self.run_id = run_id
 
     def _describe(self) -> None:
-        """Record in the store how the run is made, before it is made: the first process that reaches MLflow makes it so."""
-        if self._is_described:
-            return
         pipeline, name, parent = self._context.request.pipeline, self._name(), None
         if self._parent is not None:
-            name, parent = self._parent.child_name, self._parent.key.removesuffix(RECORD_NAME)
+            name, parent = self._parent.child_name, self._parent.key
             study = RunDescription(experiment=pipeline, name=self._parent.name, tags=self._parent.tags, started_at_ms=self._started_at_ms)
             RunJournal(self._journal.bucket, parent).describe(study)
         self._journal.describe(
@@ -218,37 +213,6 @@ class Tracker:
                 parent=parent,
             )
         )
-        self._is_described = True
-
-    def _keep(self) -> None:
-        """Move the points that wait from memory to the store."""
-        with self._keeping:
-            points = self._pending[:]
-            try:
-                self._describe()
-                if points:
-                    self._has_kept = True
-                    self._journal.append(self._context.request.attempt_id, self._num_kept, points)
-                    self._num_kept += 1
-                    del self._pending[: len(points)]
-            except NightshiftError as err:
-                logger.warning("metrics could not be kept in the store: %s", err)
-
-    def finish(self, status: str) -> None:
-        """Set the run's status (`FINISHED`, `FAILED`); where MLflow is away, it is delivered with the metrics."""
-        if not self._enabled:
-            return
-        ended_at_ms = _now_ms()
-        try:
-            if self.run_id is not None and not self._has_kept:
-                self._client.set_terminated(self.run_id, status, ended_at_ms)
-                return
-        except Exception as err:
-            logger.warning("MLflow run %s could not be closed: %s", self.run_id, first_line(err))
-        try:
-            self._journal.end(self._context.request.attempt_id, End(status=status, ended_at_ms=ended_at_ms))
-        except NightshiftError as err:
-            logger.warning("the status of the MLflow run could not be kept in the store: %s", err)
 
     def _name(self) -> str:
         """Return the instant of the run in the pipeline's time zone; its id is the tag `nightshift.run_id`."""

@@ -1,21 +1,21 @@
-"""Metrics that MLflow does not have yet: kept in the store, delivered once by the next process that reaches the server.
+"""Metrics from the journals of trainings (`training.store.metric_journal`) to MLflow, and the runs that they belong to there.
 
 Of one MLflow run, `key` being a training's address or a study's prefix:
 
-    <key>/tracking-run.json            how to make the run, and a token that its tags carry; the first attempt's word stands
-    <key>/tracking.json                the run's id; `_RESULT.json` cannot get it later, so evaluate and promote read it here
-    tracking/<key>/<attempt>-<n>-<random>.jsonl points, [name, value, step, milliseconds since the epoch] a line
-    tracking/<key>/<attempt>-end.json  how the attempt ended
+    <key>/tracking-run.json                  how to make the run, and a token that its tags carry; the first attempt's word stands
+    <key>/tracking.json                      the run's id; `_RESULT.json` cannot get it later, so evaluate and promote read it here
+    tracking/<key>/<attempt>-<journal>.json  what MLflow may lack of an attempt: points after one of its journal, and how it ended
+    tracking/<key>/finished.json             how a study ended
 
-The three JSON files are records with a digest (`training.store.records`): a changed one would send points to the wrong run.
-A file below `tracking/` is deleted after MLflow has its content. If the deliverer is killed in between, the next one sends it again:
-MLflow's table of metrics has run, name, step, time and value as its primary key, and its server keeps one of two equal points. The token
-is looked up before a run is made, so that a run whose maker was killed is found; of two made at the same time one is deleted.
+All are records with a digest (`training.store.records`): a changed one would send points to the wrong run.
+A file below `tracking/` is there before the attempt's first point, and is deleted after MLflow has all of them. If the deliverer is killed
+in between, the next one sends them again: MLflow's table of metrics has run, name, step, time and value as its primary key, and its server
+keeps one of two equal points. The token is looked up before a run is made, so that a run whose maker was killed is found; of two made at
+the same time one is deleted.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import secrets
@@ -23,11 +23,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime, timedelta
+from itertools import islice
 from typing import Any, Final, TypeVar
 
 from training.contracts import JsonObject
 from training.errors import NightshiftError, StoreError, shown
 from training.store import Bucket, records
+from training.store.metric_journal import JournalPoint, MetricJournal
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +42,8 @@ MAX_BATCH: Final = 1000
 MAX_PARAMS: Final = 100
 MAX_PARAM_CHARS: Final = 500
 ID_TAG: Final = "nightshift.tracking_id"
+STILL: Final = timedelta(hours=1)
+"""An attempt whose journal has not changed for so long was killed: a training logs what it uses of its machine each 30 s."""
 FAILING_SECONDS: Final = 60.0
 """Time that deliveries that fail may take together."""
 QUICK: Final = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
@@ -48,8 +53,6 @@ DESCRIPTION_HINT: Final = "delete it: metrics that still wait for MLflow are dro
 RUN_HINT: Final = "delete it: the MLflow run is found again by its tag"
 
 T = TypeVar("T")
-Point = tuple[str, float, int, int]
-"""Name, value, step, milliseconds since the epoch."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,12 +71,34 @@ class RunDescription:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class End:
-    """How an attempt ended, for the run's page."""
+    """How an attempt or a study ended, for the run's page."""
 
     status: str
     """`FINISHED` or `FAILED`."""
     ended_at_ms: int
     parameters: Mapping[str, str] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """Those that no journal has."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Backlog:
+    """What MLflow may lack of an attempt, or of a study."""
+
+    after: int = 0
+    """Number of an event of the attempt's journal: MLflow has all points up to it."""
+    end: End | None = None
+    """None: the attempt is under way, or was killed."""
+
+    @classmethod
+    def of(cls, value: Any) -> Backlog:
+        """Return what a record holds."""
+        return cls(after=value["after"], end=None if value["end"] is None else End(**value["end"]))
+
+
+def backlog_name(attempt: int, journal: str) -> str:
+    """Return the name of what MLflow may lack of an attempt, by its number in a journal of metrics and the journal's name."""
+    return f"{attempt:06d}-{journal}"
 
 
 class RunJournal:
@@ -111,38 +136,43 @@ class RunJournal:
         self.bucket.create(key, records.encode(key, {"run_id": run_id}))
         return self.run_id() or run_id
 
-    def append(self, attempt_id: str, number: int, points: Sequence[Point]) -> None:
-        """Keep points, in a separate file: an attempt may be two processes for a while, a pod and its replacement."""
-        data = "\n".join(json.dumps(point) for point in points)
-        self.bucket.create(f"{self._folder}/{attempt_id}-{number:06d}-{secrets.token_hex(4)}.jsonl", data.encode())
+    def note(self, name: str, backlog: Backlog) -> None:
+        """Record what MLflow may lack, durably once this returns."""
+        key = f"{self._folder}/{name}.json"
+        self.bucket.replace(key, records.encode(key, asdict(backlog)))
 
-    def end(self, attempt_id: str, end: End) -> None:
-        key = f"{self._folder}/{attempt_id}-end.json"
-        self.bucket.put(key, records.encode(key, asdict(end)))
+    def forget(self, name: str) -> None:
+        self.bucket.delete(f"{self._folder}/{name}.json")
 
-    def files(self) -> list[str]:
-        """Return the keys of what MLflow has not got, points first, by attempt."""
-        keys = [entry.key for entry in self.bucket.list(self._folder)]
-        return sorted(keys, key=lambda key: (key.endswith("-end.json"), key))
+    def backlogs(self) -> list[str]:
+        """Return the names of what MLflow may lack."""
+        return sorted(entry.key.removeprefix(f"{self._folder}/").removesuffix(".json") for entry in self.bucket.list(self._folder))
 
-    def points(self, key: str) -> list[Point]:
-        """Return the points of a file; a line that a power loss or a person has damaged is left out, with a warning."""
-        found: list[Point] = []
-        for number, line in enumerate((self.bucket.find(key) or b"").splitlines(), 1):
-            try:
-                name, value, step, at = json.loads(line)
-                found.append((str(name), float(value), int(step), int(at)))
-            except (ValueError, TypeError) as err:
-                logger.warning("line %d of %s is damaged, its point is left out: %s", number, self.bucket.uri(key), first_line(err))
-        return found
-
-    def last_end(self, key: str) -> End | None:
-        """Return how an attempt ended; None, with a warning, where the file is damaged: it is only for the run's page."""
+    def backlog(self, name: str) -> Backlog:
+        """Return what MLflow may lack; all points of the attempt, with a warning, where the record is damaged."""
         try:
-            return self._read(key, lambda value: End(**value), hint="")
+            return self._read(f"{self._folder}/{name}.json", Backlog.of, hint="") or Backlog()
         except StoreError as err:
-            logger.warning("%s; the run's status is unchanged", err.message)
-            return None
+            logger.warning("%s; how the attempt ended is unknown", err.message)
+            return Backlog()
+
+    def batches(self, name: str, after: int) -> Iterator[list[JournalPoint]]:
+        """Yield the points of an attempt whose number is above `after`, `MAX_BATCH` at most at once; a study has none."""
+        attempt = name.partition("-")[0]
+        journal = self._metrics(name)
+        points = (point for point in (() if journal is None else journal.after(after)) if point.attempt == int(attempt))
+        while batch := list(islice(points, MAX_BATCH)):
+            yield batch
+
+    def is_under_way(self) -> bool:
+        """Return whether an attempt may add points."""
+        since = datetime.now(UTC) - STILL
+        waiting = [self._metrics(name) for name in self.backlogs() if self.backlog(name).end is None]
+        return any(place.modified > since for journal in waiting if journal is not None for place in journal.places())
+
+    def _metrics(self, name: str) -> MetricJournal | None:
+        journal = name.partition("-")[2]
+        return MetricJournal(self.bucket, self.key.split("/")[1], journal) if journal else None
 
     def _read(self, key: str, parse: Callable[[Any], T], *, hint: str) -> T | None:
         data, uri = self.bucket.find(key), self.bucket.uri(key)
@@ -188,46 +218,49 @@ def open_run(client: Any, journal: RunJournal) -> str:
     return settled
 
 
-def deliver(client: Any, journal: RunJournal, *, is_running: bool = False) -> int:
-    """Send MLflow what the journal keeps; return the number of points.
+def deliver(client: Any, journal: RunJournal, names: Sequence[str] | None = None, *, is_running: bool = False) -> int:
+    """Send MLflow what it lacks; return the number of points.
 
     Args:
-        is_running: the caller is the training itself: the end of an attempt before it says nothing about this one.
+        names: of what is sent, of `RunJournal.backlogs`; None: all.
+        is_running: the caller is a training that goes on: how attempts before it ended says nothing about it.
 
     Raises:
         LookupError: as `open_run`; what MLflow's client raises. What was not sent stays.
     """
-    run_id, num_points, ends = open_run(client, journal), 0, []
-    for key in journal.files():
-        if key.endswith("-end.json"):
-            ends.append(key)
-            continue
-        points = journal.points(key)
-        for start in range(0, len(points), MAX_BATCH):
-            send(client, run_id, points[start : start + MAX_BATCH])
-        num_points += len(points)
-        journal.bucket.delete(key)
-    end = journal.last_end(ends[-1]) if ends and not is_running else None
+    run_id, num_points = open_run(client, journal), 0
+    found = [(name, journal.backlog(name)) for name in (journal.backlogs() if names is None else names)]
+    # The newest end last, also for a later delivery where this one is killed between two deletions.
+    found.sort(key=lambda each: 0 if each[1].end is None else each[1].end.ended_at_ms)
+    for name, backlog in found:
+        for batch in journal.batches(name, backlog.after):
+            send(client, run_id, batch)
+            num_points += len(batch)
+    end = found[-1][1].end if found and not is_running else None
     if end is not None:
         _log_parameters(client, run_id, end.parameters)
+        send(client, run_id, [JournalPoint(0, 0, name, value, 0, end.ended_at_ms) for name, value in end.metrics.items()])
         client.set_terminated(run_id, end.status, end.ended_at_ms)
-        _delete_twins(client, journal, run_id)
-    for key in ends:
-        journal.bucket.delete(key)
+        if names is None:
+            _delete_twins(client, journal, run_id)
+    for name, _ in found:
+        journal.forget(name)
     return num_points
 
 
-def send(client: Any, run_id: str, points: Sequence[Point]) -> None:
+def send(client: Any, run_id: str, points: Sequence[JournalPoint]) -> None:
     """Send at most `MAX_BATCH` points. A point that MLflow refuses, for its name, is left out; the others are sent."""
     from mlflow.entities import Metric
 
+    if not points:
+        return
     try:
-        client.log_batch(run_id, metrics=[Metric(name, value, at, step) for name, value, step, at in points])
+        client.log_batch(run_id, metrics=[Metric(point.name, float(point.value), point.logged_at_ms, point.step) for point in points])
     except Exception as err:
         if getattr(err, "error_code", "") != "INVALID_PARAMETER_VALUE" or _is_deleted(client, run_id):
             raise
         if len(points) == 1:
-            logger.warning("MLflow refuses the metric %r of step %d, which is dropped: %s", points[0][0], points[0][2], first_line(err))
+            logger.warning("MLflow refuses the metric %r of step %d, which is dropped: %s", points[0].name, points[0].step, first_line(err))
             return
         middle = len(points) // 2
         send(client, run_id, points[:middle])
@@ -256,15 +289,17 @@ def tracked_run(bucket: Bucket, parameters: JsonObject) -> str | None:
 
 
 def deliver_all(bucket: Bucket, *, below: str = "", clock: Callable[[], float] = time.monotonic) -> None:
-    """Send MLflow what all journals keep whose key begins with `below`; what cannot be sent stays, with a warning.
+    """Send MLflow what it lacks of all runs whose key begins with `below`; what cannot be sent stays, with a warning.
 
+    A training that is under way sends its points itself.
     A server that takes requests and does not answer them costs 40 s for each journal: after `FAILING_SECONDS` of that the others wait, too.
     """
-    journals, failing_seconds = pending_journals(bucket, below), 0.0
+    journals = [journal for journal in pending_journals(bucket, below) if not journal.is_under_way()]
+    failing_seconds = 0.0
     for number, journal in enumerate(journals, 1):
         began = clock()
         deliver_if_reachable(journal)
-        if journal.files():
+        if journal.backlogs():
             failing_seconds += clock() - began
         if failing_seconds > FAILING_SECONDS and number < len(journals):
             logger.warning("MLflow does not answer: metrics of %d more trainings wait for the next delivery", len(journals) - number)
@@ -275,7 +310,7 @@ def deliver_if_reachable(journal: RunJournal) -> str | None:
     """Send MLflow what a journal keeps; return its run's id, None while there is none. Never fails a stage."""
     try:
         run_id = journal.run_id()
-        if run_id is not None and not journal.files():
+        if run_id is not None and not journal.backlogs():
             return run_id
         if run_id is None and journal.description() is None:
             _drop(journal, "nothing says which run they are of")
@@ -384,8 +419,8 @@ def _deleted_experiment(client: Any, journal: RunJournal, err: Exception) -> Any
 
 
 def _drop(journal: RunJournal, why: str) -> None:
-    files = journal.files()
-    for key in files:
-        journal.bucket.delete(key)
-    if files:
+    names = journal.backlogs()
+    for name in names:
+        journal.forget(name)
+    if names:
         logger.warning("metrics of %s are dropped: %s", journal.key, why)

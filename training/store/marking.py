@@ -23,7 +23,7 @@ HINT: Final = "restore it from a backup, or delete it if it is not needed; until
 NO_RECORD: Final = ("heartbeat.json", "tracking.json")
 """JSON files of an address that reference nothing."""
 UNDELIVERED: Final = "tracking"
-"""Prefix of metrics that MLflow does not have yet, followed by the key of their training."""
+"""Prefix of notes of metrics that MLflow does not have yet: `<key of the training>/<attempt>-<journal>.json`."""
 _REVISION: Final = re.compile(r"(?P<ref>.+)/\d{10}\.json")
 
 
@@ -103,13 +103,15 @@ class Marking:
     def look(self) -> Marked:
         """Look at everything; what cannot be read is in `problems`."""
         # Addresses first: an attempt that is alive keeps its run and its study.
-        self._undelivered = {"/".join(entry.key.split("/")[1:5]) for entry in self._list(UNDELIVERED)}
+        for parts in (entry.key.split("/") for entry in self._list(UNDELIVERED)):
+            journal = parts[-1].removesuffix(".json").partition("-")[2]
+            self._undelivered |= {"/".join(parts[1:5]), f"{metric_journal.PREFIX}/{parts[2]}/{journal}"}
         for unit in units(self._list("stages"), 4):
             self._address(unit)
         for unit in units(self._list("runs"), 3):
             self._refs_of(unit, is_kept=unit.newest >= self._oldest or unit.key in self._live_runs)
         for unit in units(self._list(metric_journal.PREFIX), 3):
-            is_kept = unit.newest >= self._oldest or self._is_live_journal(unit)
+            is_kept = unit.newest >= self._oldest or unit.key in self._undelivered or self._is_live_journal(unit)
             (self._found.kept if is_kept else self._found.expired).append(unit)
         self._refs()
         for key in sorted(self._found.reached):

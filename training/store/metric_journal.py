@@ -17,8 +17,9 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final
 
 from training.contracts import json_number
@@ -41,7 +42,7 @@ RawPoint = tuple[str, float, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class MetricPoint:
+class JournalPoint:
     """A value of a metric, with its place in the journal."""
 
     attempt: int
@@ -64,7 +65,7 @@ class Batch:
     first: int
     """Number of the first event."""
     num_events: int
-    points: tuple[MetricPoint, ...]
+    points: tuple[JournalPoint, ...]
 
     @property
     def end(self) -> int:
@@ -80,6 +81,7 @@ class Place:
     first: int
     version: str
     """Changes when batches are merged into it."""
+    modified: datetime
 
 
 def trial_journal(study: str, slot: int) -> str:
@@ -129,7 +131,7 @@ class MetricJournal:
         for entry in self.bucket.list(self._folder):
             match = _NAME.fullmatch(entry.key.rpartition("/")[2])
             if match is not None:
-                found.append(Place(entry.key, int(match[1]), f"{entry.version}-{entry.size_bytes}"))
+                found.append(Place(entry.key, int(match[1]), f"{entry.version}-{entry.size_bytes}", entry.modified))
         return found
 
     def read(self, place: Place) -> Batch | None:
@@ -137,26 +139,19 @@ class MetricJournal:
         data = self.bucket.find(place.key)
         return None if data is None else decode(data)
 
-    def after(self, number: int, *, limit: int | None = None) -> list[MetricPoint]:
-        """Return the points whose number is above `number`, in order, `limit` at most."""
-        while True:
-            found = self._after(number, limit)
-            if found is not None:
-                return found
-
-    def _after(self, number: int, limit: int | None) -> list[MetricPoint] | None:
-        found: list[MetricPoint] = []
-        reached = number
-        for place in wanted(self.places(), number):
-            if limit is not None and len(found) >= limit:
-                break
-            batch = self.read(place)
-            if batch is None:
-                # Merged in the meantime: the list is old.
-                return None
-            found += [point for point in batch.points if point.number > reached]
-            reached = max(reached, batch.end - 1)
-        return found[:limit]
+    def after(self, number: int) -> Iterator[JournalPoint]:
+        """Yield the points whose number is above `number`, in order, those that are there now; objects are read one after another."""
+        is_read = False
+        while not is_read:
+            is_read = True
+            for place in wanted(self.places(), number):
+                batch = self.read(place)
+                if batch is None:
+                    # Merged in the meantime: the list is old.
+                    is_read = False
+                    break
+                yield from (point for point in batch.points if point.number > number)
+                number = max(number, batch.end - 1)
 
 
 def wanted(places: Sequence[Place], number: int) -> list[Place]:
@@ -172,13 +167,32 @@ class JournalWriter:
     def __init__(self, journal: MetricJournal, attempt_id: str) -> None:
         self._journal = journal
         self._attempt_id = attempt_id
-        self._attempt = 0
-        self._next = 0
+        self.attempt = 0
+        """Of the training, from 1; 0 before it has begun."""
+        self.last = 0
+        """Number of the newest event that this attempt wrote."""
         self._unsent: tuple[bytes, int] | None = None
         """A batch whose creation may have succeeded although its answer was an error: it is repeated as it was."""
         self._parts: list[_Part] = []
         self.is_superseded = False
         """A later attempt writes: this one has nothing more to say."""
+
+    def begin(self) -> None:
+        """Have the attempt in the journal, durably once this returns; a no-op where it is.
+
+        Raises:
+            NightshiftError: the storage does not take it now.
+        """
+        while not self.attempt:
+            places = self._journal.places()
+            before = self._journal.read(places[-1]) if places else None
+            if places and before is None:
+                continue
+            attempt, first = (1, 1) if before is None else (before.attempt + 1, before.end)
+            data = encode(attempt, first, [{"began": self._attempt_id}])
+            if _create(self._journal, first, data):
+                self.attempt, self.last = attempt, first
+                self._parts.append(_Part(first, len(data), 0))
 
     def append(self, points: Sequence[RawPoint]) -> int:
         """Add points, durably once this returns; return how many of them, from the start.
@@ -186,10 +200,9 @@ class JournalWriter:
         Raises:
             NightshiftError: the storage does not take them now; call it again with the same points, and others behind them.
         """
-        while not self._attempt and not self.is_superseded:
-            self._begin()
+        self.begin()
         if self._unsent is None and points and not self.is_superseded:
-            self._unsent = encode(self._attempt, self._next, [_event(point) for point in points]), len(points)
+            self._unsent = encode(self.attempt, self.last + 1, [_event(point) for point in points]), len(points)
         num_added = self._send()
         self._merge()
         return num_added
@@ -198,27 +211,16 @@ class JournalWriter:
         """Merge what the attempt wrote, as far as objects stay below 4 MiB."""
         self._merge(at_least=2)
 
-    def _begin(self) -> None:
-        places = self._journal.places()
-        last = self._journal.read(places[-1]) if places else None
-        if places and last is None:
-            return
-        attempt, first = (1, 1) if last is None else (last.attempt + 1, last.end)
-        data = encode(attempt, first, [{"began": self._attempt_id}])
-        if _create(self._journal, first, data):
-            self._attempt, self._next = attempt, first + 1
-            self._parts.append(_Part(first, len(data), 0))
-
     def _send(self) -> int:
         if self._unsent is None:
             return 0
         data, num_events = self._unsent
-        self.is_superseded = not _create(self._journal, self._next, data)
+        self.is_superseded = not _create(self._journal, self.last + 1, data)
         self._unsent = None
         if self.is_superseded:
             return 0
-        self._parts.append(_Part(self._next, len(data), 0))
-        self._next += num_events
+        self._parts.append(_Part(self.last + 1, len(data), 0))
+        self.last += num_events
         return num_events
 
     def _merge(self, at_least: int = MERGED) -> None:
@@ -232,7 +234,7 @@ class JournalWriter:
         lines: list[bytes] = []
         for part in parts:
             lines += self._journal.bucket.get(self._journal.key(part.first)).splitlines()[1:]
-        data = b"\n".join([_head(self._attempt, parts[0].first), *lines])
+        data = b"\n".join([_head(self.attempt, parts[0].first), *lines])
         self._journal.bucket.replace(self._journal.key(parts[0].first), data)
         self._parts[-len(parts) :] = [_Part(parts[0].first, len(data), max(part.level for part in parts) + 1)]
         for part in parts[1:]:
@@ -287,13 +289,13 @@ def decode(data: bytes) -> Batch:
     return Batch(attempt, first, len(lines), tuple(points))
 
 
-def _point(line: bytes, attempt: int, number: int) -> MetricPoint | None:
+def _point(line: bytes, attempt: int, number: int) -> JournalPoint | None:
     try:
         event: Any = json.loads(line)
         if isinstance(event, dict):
             return None
         name, value, step, at = event
-        return MetricPoint(attempt, number, str(name), value if isinstance(value, str) else float(value), int(step), int(at))
+        return JournalPoint(attempt, number, str(name), value if isinstance(value, str) else float(value), int(step), int(at))
     except (ValueError, TypeError) as err:
         logger.warning("event %d of a metrics journal is damaged and left out: %s", number, err)
         return None

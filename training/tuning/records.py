@@ -79,8 +79,8 @@ class StudyStore:
         self._prefix = f"studies/{pipeline}/{study}"
         self._claims = store.ref(f"{self._prefix}/claims")
         self._plan = store.ref(f"{self._prefix}/plan")
-        self.tracking_key = f"{self._prefix}/tracking.json"
-        """Of the record of the study's own MLflow run."""
+        self.tracking_key = self._prefix
+        """Of the study's own MLflow run (`training.engine.tracking_journal`)."""
 
     def plan(self, champion: str | None) -> str | None:
         """Settle which model is the study's champion, by its URI; the first one's word stands, and is returned."""

@@ -1,17 +1,12 @@
-"""Copies metrics of trainings into the table for SQL clients (docs/sql.md), by processes of Airflow: they have the database."""
+"""Housekeeping's part for SQL clients (docs/sql.md): metrics that no task copied, and how runs have ended."""
 
 from __future__ import annotations
 
-import logging
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from airflow.sdk import BaseOperator
 
 from nightshift.settings import Settings
-from training.errors import NightshiftError
 from training.process.waiting import waiting_for_database
 from training.store import Bucket
 
@@ -19,12 +14,6 @@ if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
     from sqlalchemy import Engine
 
-logger = logging.getLogger(__name__)
-
-LIVE_SECONDS: Final = 2.0
-"""Between two looks at the journal of a training that this task waits for."""
-LAST_COPY_SECONDS: Final = 1.0
-"""A task that is stopped has five seconds in all; the thread ends by itself."""
 ENDED: Final = frozenset({"success", "failed"})
 
 
@@ -64,49 +53,3 @@ class CopyMetricsOperator(BaseOperator):
                 state = QUEUED if noted == QUEUED else RUNNING
             if state != noted:
                 note_state(engine, pipeline, run_id, state, noted=noted)
-
-
-def copy_metrics(pipeline: str, journal: str, settings: Settings) -> None:
-    """Copy the metrics of a training that has ended. It never fails a task: housekeeping copies what this did not.
-
-    Args:
-        journal: name of the training's journal (`training.store.metric_journal.journal_name`).
-    """
-    from training.database import connect
-    from training.database.run_metrics import copy_points
-
-    try:
-        num_points = copy_points(connect(settings.database_url), Bucket(settings.store_uri), pipeline, journal)
-        logger.info("%d points of metrics were added to run_metric", num_points)
-    except NightshiftError as err:
-        logger.warning("housekeeping copies the metrics later: %s", err)
-
-
-@contextmanager
-def copied_live(pipeline: str, journal: str, settings: Settings, every_seconds: float = LIVE_SECONDS) -> Iterator[None]:
-    """Copy the metrics of a training while the body waits for it. What fails is left to the copy at the end, and to housekeeping.
-
-    In a thread of its own: neither the training nor the task that watches it waits for the database.
-
-    Args:
-        journal: as in `copy_metrics`.
-    """
-    is_over = threading.Event()
-    copier = threading.Thread(target=_copy_until, args=(is_over, pipeline, journal, settings, every_seconds), name="metrics", daemon=True)
-    copier.start()
-    try:
-        yield
-    finally:
-        is_over.set()
-        copier.join(LAST_COPY_SECONDS)
-
-
-def _copy_until(is_over: threading.Event, pipeline: str, journal: str, settings: Settings, every_seconds: float) -> None:
-    from training.database import connect
-    from training.database.run_metrics import copy_points
-
-    while not is_over.wait(every_seconds):
-        try:
-            copy_points(connect(settings.database_url), Bucket(settings.store_uri), pipeline, journal)
-        except (NightshiftError, ValueError) as err:
-            logger.debug("metrics are copied later: %s", err)

@@ -20,10 +20,10 @@ from nightshift.airflow_ext.links import (
     task_url,
 )
 from nightshift.execution.backend import Backend, StageTask, backend_of, work_at
+from nightshift.execution.metric_copies import copied_live, copy_metrics
 from nightshift.execution.outcomes import Action, StageEndedError, Verdict
 from nightshift.execution.retries import InfrastructureError
 from nightshift.operators.failures import noted_failure
-from nightshift.operators.metrics import copied_live, copy_metrics
 from nightshift.operators.stage_work import needs_of, work_of
 from nightshift.resolved_run import ResolvedRun
 from nightshift.settings import Settings
@@ -130,7 +130,7 @@ class StageOperator(BaseOperator):
         if self._stopped:
             self._backend.stop()
         journal = journal_name(self.stage, run.run_id, work.parameters)
-        live = nullcontext() if journal is None else copied_live(resolved.spec.name, journal, settings)
+        live = nullcontext() if journal is None else copied_live(resolved.spec.name, journal)
         try:
             with live:
                 found = self._backend.run(task, event)
@@ -138,6 +138,9 @@ class StageOperator(BaseOperator):
             self.report_uri = err.verdict.report_uri or self.report_uri
             raise
         if isinstance(found, StageResult):
+            if journal is not None:
+                # Of the run that trained: this run may have found its result.
+                copy_metrics(found.pipeline, str(journal_name(self.stage, found.run.run_id, work.parameters)))
             return found
         self._waits_for = (found.trigger, work.fingerprint)
         self.invoke_defer_method()
@@ -174,8 +177,6 @@ class StageOperator(BaseOperator):
         is_own = found.run.owner == run.owner and found.run.try_number == run.try_number
         self.result = found if is_own else found.as_reused()
         self.report_uri = next(iter(found.reports.values()), "")
-        if (journal := journal_name(self.stage, found.run.run_id, {})) is not None:
-            copy_metrics(found.pipeline, journal, Settings.from_environment())
         if not is_own:
             # However old the work is: this run needs what it made.
             reused = Store(Settings.from_environment().store_uri).run_ref(found.pipeline, run.run_id, f"reused/{self.stage}")

@@ -10,7 +10,6 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
 from nightshift.execution.backend import backend_of, work_at
-from nightshift.operators.metrics import copy_metrics
 from nightshift.operators.stage import StageOperator, task_errors
 from nightshift.operators.stage_work import code_of, rivals_of
 from nightshift.resolved_run import ResolvedRun
@@ -23,7 +22,6 @@ from training.process.waiting import waiting_for_database
 from training.spec import PipelineSpec, spec_part
 from training.spec.sections.tuning import Tune
 from training.stage_table import TRIAL
-from training.store.metric_journal import journal_name, trial_journal
 from training.tuning.records import StudyStore, num_workers, slot_fingerprint
 
 if TYPE_CHECKING:
@@ -151,7 +149,6 @@ class TrialsOperator(StageOperator):
             resolved = self.resolved(context)
             work = work_at(resolved.store.address(resolved.spec.name, self.stage, fingerprint))
             self.run_stage(context, self._identity(context, self.worker), resolved, work, settings, event=event)
-            copy_metrics(resolved.spec.name, str(journal_name(self.stage, "", work.parameters)), settings)
             return self._trials(context, resolved, settings)
 
     def _trials(self, context: Context, resolved: ResolvedRun, settings: Settings) -> dict[str, JsonValue]:
@@ -163,7 +160,6 @@ class TrialsOperator(StageOperator):
         done: list[int] = []
         while (slot := known.take(run.owner, workers, tune)) is not None:
             found = self.run_stage(context, run, resolved, study.trial(slot, champion), settings)
-            copy_metrics(resolved.spec.name, trial_journal(study.name, slot), settings)
             if known.find(slot) is None:
                 raise AirflowFailException(f"trial {slot} of study {study.name} has a result and no record; trigger the run with force")
             self.log.info("trial %d: %s", slot, ", ".join(f"{name} {value}" for name, value in found.scalars.items() if name != "slot"))

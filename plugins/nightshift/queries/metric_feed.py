@@ -82,7 +82,6 @@ class Feed:
         """
         self._feeds = feeds
         self._pipeline = pipeline
-        self._journals: dict[str, MetricJournal] = {}
         self._places: dict[str, Shared] = {}
         self._state = Shared(functools.partial(feeds.in_thread, look), POLL_SECONDS)
         self.used_at = time.monotonic()
@@ -118,7 +117,7 @@ class Feed:
             batch = await self._feeds.batch(journal, place)
             if batch is None:
                 # Merged into another object since it was listed.
-                self._places.pop(journal.key(0), None)
+                self._places[journal.key(0)].expire()
                 return points, frames, True
             start = next((index for index, each in enumerate(batch.numbers) if each > reached), len(batch.numbers))
             points += batch.points[start:]
@@ -128,24 +127,19 @@ class Feed:
 
     async def _journal(self, state: Training) -> MetricJournal | None:
         """Return the first journal that there is; where there is none, the one where it will be."""
-        journals = [self._journal_of(name) for name in state.journals]
+        journals = [MetricJournal(self._feeds.bucket, self._pipeline, name) for name in state.journals]
         for journal in journals[:-1]:
             if await self._listed(journal, is_fresh=False):
                 return journal
         return journals[-1] if journals else None
 
-    def _journal_of(self, run_id: str) -> MetricJournal:
-        if run_id not in self._journals:
-            self._journals[run_id] = MetricJournal(self._feeds.bucket, self._pipeline, run_id)
-        return self._journals[run_id]
-
     async def _listed(self, journal: MetricJournal, *, is_fresh: bool) -> list[Place]:
         key = journal.key(0)
-        if is_fresh and key in self._places:
-            # A list of before the end may lack the last points.
-            self._places[key].expire()
         if key not in self._places:
             self._places[key] = Shared(functools.partial(self._feeds.in_thread, journal.places), POLL_SECONDS)
+        elif is_fresh:
+            # A list of before the end may lack the last points.
+            self._places[key].expire()
         found: list[Place] = await self._places[key].get()
         return found
 
@@ -224,7 +218,7 @@ def _read(journal: MetricJournal, place: Place) -> Cached | None:
     return Cached(batch.end, tuple(point.number for point in batch.points), points, frames)
 
 
-def _record(point: metric_journal.MetricPoint) -> MetricPoint:
+def _record(point: metric_journal.JournalPoint) -> MetricPoint:
     return MetricPoint(
         id=f"{point.attempt}-{point.number}",
         attempt=point.attempt,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncIterator
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -18,11 +19,11 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from kubernetes_asyncio import client
 from kubernetes_asyncio.client.exceptions import ApiException
 
-from nightshift.execution.kubernetes.live_metrics import copied_meanwhile
 from nightshift.execution.kubernetes.logs import LogFollower, checked
 from nightshift.execution.kubernetes.manifests import LAUNCH_LABEL
 from nightshift.execution.kubernetes.status import Json, LaunchStatus, look_at_gang, look_at_pod, member_index, seconds_since
 from nightshift.execution.kubernetes.timeouts import Limits, once_run, overdue, waited_seconds
+from nightshift.execution.metric_copies import DEFERRED_SECONDS, copied_live
 from nightshift.execution.outcomes import PARTIAL
 from training.contracts import JsonValue
 
@@ -81,7 +82,8 @@ class WatchLaunch(BaseTrigger):
         return f"{type(self).__module__}.{type(self).__qualname__}", {name: getattr(self, name) for name in names}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        async with copied_meanwhile(self.metrics):
+        pipeline, _, journal = (self.metrics or "").partition("/")
+        with copied_live(pipeline, journal, DEFERRED_SECONDS) if journal else nullcontext():
             status = await self._until_over()
         self._fired = True
         yield TriggerEvent({"number": self.number, "seen": status.to_json()})  # type: ignore[no-untyped-call]

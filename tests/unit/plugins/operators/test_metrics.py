@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from nightshift.execution.kubernetes import live_metrics
-from nightshift.operators.metrics import CopyMetricsOperator, copied_live, copy_metrics
+from nightshift.execution.kubernetes import trigger
+from nightshift.execution.kubernetes.status import LaunchStatus
+from nightshift.execution.metric_copies import copied_live, copy_metrics
+from nightshift.operators.metrics import CopyMetricsOperator
 from nightshift.operators.resolve import ResolveOperator
 from nightshift.settings import Settings
 from tests.unit.plugins.conftest import SPEC_PATH
@@ -39,14 +41,14 @@ def test_a_training_is_copied_when_it_ends_and_others_by_housekeeping(
 ) -> None:
     write(store, "r1")
     write(store, "r2")
-    copy_metrics("p", "r1", settings)
+    copy_metrics("p", "r1")
     assert run_ids(settings) == ["p:r1"]
     assert execute(CopyMetricsOperator(task_id="metrics"), context_of("metrics")) == 1
     assert run_ids(settings) == ["p:r1", "p:r2"]
 
 
 def test_a_training_is_copied_while_its_task_waits_for_it(settings: Settings, store: Store) -> None:
-    with copied_live("p", "r1", settings, every_seconds=0.01):
+    with copied_live("p", "r1", every_seconds=0.01):
         write(store, "r1")
         deadline = time.monotonic() + 60
         while run_ids(settings) != ["p:r1"]:
@@ -69,11 +71,11 @@ def test_live_copy_goes_on_after_a_store_that_was_away_and_fails_nothing(
     write(store, "r1")
     with monkeypatch.context() as patched:
         patched.setattr(MetricJournal, "places", away)
-        with copied_live("p", "r1", settings, every_seconds=0.01):
+        with copied_live("p", "r1", every_seconds=0.01):
             # Asked again after it failed.
             assert all(asked.acquire(timeout=60) for _ in range(3))
     assert run_ids(settings) == []
-    copy_metrics("p", "r1", settings)
+    copy_metrics("p", "r1")
     assert run_ids(settings) == ["p:r1"]
 
 
@@ -189,20 +191,24 @@ def test_a_store_that_is_away_fails_no_training(
         raise UnavailableError("storage.unavailable", "no answer")
 
     monkeypatch.setattr(MetricJournal, "places", away)
-    copy_metrics("p", "r1", settings)
-    assert "housekeeping copies the metrics later" in caplog.text
+    copy_metrics("p", "r1")
+    assert "metrics are copied later: [storage.unavailable] no answer" in caplog.text
 
 
 def test_a_training_in_the_cluster_is_copied_while_the_triggerer_waits_for_it(
     settings: Settings, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live_metrics, "COPY_SECONDS", 0.01)
+    monkeypatch.setattr(trigger, "DEFERRED_SECONDS", 0.01)
 
-    async def waits() -> None:
-        async with live_metrics.copied_meanwhile("p/r1"), asyncio.timeout(60):
-            await asyncio.to_thread(write, store, "r1")
+    async def until_over(_watch: trigger.WatchLaunch) -> LaunchStatus:
+        await asyncio.to_thread(write, store, "r1")
+        async with asyncio.timeout(60):
             while await asyncio.to_thread(run_ids, settings) != ["p:r1"]:
                 await asyncio.sleep(0.01)
+        return LaunchStatus(phase="ended")
 
-    asyncio.run(waits())
+    monkeypatch.setattr(trigger.WatchLaunch, "_until_over", until_over)
+    launch: dict[str, Any] = {"number": 1, "name": "x", "kind": "Job", "namespace": "n", "limits": {}, "connection": None}
+    watch = trigger.WatchLaunch(**launch, in_cluster=None, metrics="p/r1")
+    asyncio.run(anext(aiter(watch.run())))
     assert run_ids(settings) == ["p:r1"]

@@ -148,7 +148,7 @@ def outbox(ledger: Ledger, store: Store, registry: dict[str, dict[str, str]], pa
 
 
 def metrics(ledger: Ledger, store: Store, registry: dict[str, dict[str, str]], patch: pytest.MonkeyPatch) -> None:
-    store.bucket.put(f"tracking/stages/p/train/{'f' * 64}/a-000001-00.jsonl", b"")
+    store.bucket.put(f"tracking/stages/p/train/{'f' * 64}/000001-r.json", b"")
 
 
 def alias(ledger: Ledger, store: Store, registry: dict[str, dict[str, str]], patch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Metrics on their way to MLflow: sent in batches, kept while it is away, sent once by the next attempt."""
+"""Metrics on their way to the journal and to MLflow: sent in batches, kept while it is away, sent once by the next attempt."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.unit.training.engine.loop_bench import FINGERPRINT, LoopBench
-from training.engine import tracking
+from training.engine import live_metrics, tracking
 from training.engine.tracking import Parent, Tracker, finish_parent
 from training.engine.tracking_journal import RunJournal, deliver_all, deliver_if_reachable, open_run
 from training.errors import UnavailableError
@@ -55,7 +55,9 @@ class Server:
 
     def log_batch(self, run_id: str, metrics: Any = (), params: Any = ()) -> None:
         self._answer()
-        self.runs[run_id]["points"] += [(metric.key, metric.value, metric.step, metric.timestamp) for metric in metrics]
+        points = [(metric.key, metric.value, metric.step, metric.timestamp) for metric in metrics]
+        # MLflow's server keeps one of two equal points.
+        self.runs[run_id]["points"] += [point for point in points if point not in self.runs[run_id]["points"]]
         self.runs[run_id]["params"] |= {param.key: param.value for param in params}
         self.runs[run_id]["batches"].append(len(metrics))
 
@@ -79,7 +81,8 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Server:
     module: Any = SimpleNamespace(MlflowClient=lambda: made, set_experiment=made.set_experiment, entities=entities)
     monkeypatch.setitem(sys.modules, "mlflow", module)
     monkeypatch.setitem(sys.modules, "mlflow.entities", entities)
-    monkeypatch.setattr(tracking, "FLUSH_SECONDS", 0.001)
+    monkeypatch.setattr(tracking, "SEND_SECONDS", 0.001)
+    monkeypatch.setattr(live_metrics, "FLUSH_SECONDS", 0.001)
     # Only what a test asks for by name is tried again while the server is away.
     monkeypatch.setattr(tracking, "RETRY_SECONDS", 1e9)
     return made
@@ -97,9 +100,11 @@ def journal_of(bench: LoopBench) -> RunJournal:
     return RunJournal(bench.store.bucket, f"stages/p/train/{FINGERPRINT}")
 
 
-def spooled(bench: LoopBench) -> list[Any]:
+def lacking(bench: LoopBench) -> list[tuple[str, float | str, int]]:
+    """Return the points that MLflow may lack, by the store."""
     journal = journal_of(bench)
-    return [point for key in journal.files() if key.endswith(".jsonl") for point in journal.points(key)]
+    batches = [batch for name in journal.backlogs() for batch in journal.batches(name, journal.backlog(name).after)]
+    return [(point.name, point.value, point.step) for batch in batches for point in batch]
 
 
 def test_metrics_parameters_tags_and_status_reach_the_run(bench: LoopBench, server: Server) -> None:
@@ -122,7 +127,7 @@ def test_metrics_parameters_tags_and_status_reach_the_run(bench: LoopBench, serv
     assert (tags["mine"], tags["nightshift.pipeline"], tags["nightshift.fingerprint"]) == ("yes", "p", FINGERPRINT)
     assert tags["nightshift.as_of"] == "2026-01-01T00:00:00+00:00"
     assert tags["nightshift.git_dirty"] in ("true", "false")
-    assert spooled(bench) == []
+    assert bench.store.bucket.list("tracking") == []
 
 
 def test_samples_of_the_machine_are_logged_at_the_newest_step(bench: LoopBench, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +145,7 @@ def test_samples_of_the_machine_are_logged_at_the_newest_step(bench: LoopBench, 
 
 
 def test_many_points_go_in_batches_of_a_thousand(bench: LoopBench, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracking, "FLUSH_SECONDS", 1e6)
+    monkeypatch.setattr(tracking, "SEND_SECONDS", 1e6)
     tracker = tracker_of(bench)
     for step in range(2500):
         tracker.log(step, loss=1.0)
@@ -162,7 +167,7 @@ def test_points_that_cannot_be_sent_go_to_the_store_and_the_next_attempt_sends_t
     second.log(3, loss=2.0)
     assert not second.close()
     second.finish("FAILED")
-    assert names_and_steps(spooled(bench)) == [("loss", 3.0, 2), ("loss", 2.0, 3)]
+    assert lacking(bench) == [("loss", 4.0, 1), ("loss", 3.0, 2), ("loss", 2.0, 3)], "the first attempt was killed: what it sent is unknown"
     assert "tracking delayed: metrics wait in the store for MLflow (connection refused)" in caplog.text
     assert caplog.text.count("MLflow is away, metrics are kept: connection refused") == 1
     server.away = False
@@ -172,8 +177,11 @@ def test_points_that_cannot_be_sent_go_to_the_store_and_the_next_attempt_sends_t
     ((run_id, run),) = server.runs.items()
     assert third.run_id == run_id == first.run_id
     assert sorted(names_and_steps(run["points"]), key=lambda point: point[2]) == [("loss", float(5 - step), step) for step in range(1, 5)]
-    assert journal_of(bench).files() == []
+    assert journal_of(bench).backlogs() == ["000003-r"]
     assert "status" not in run, "the end of the attempt before says nothing about the one that runs"
+    third.finish("FINISHED")
+    assert run["status"] == "FINISHED"
+    assert journal_of(bench).backlogs() == []
 
 
 def test_an_attempt_keeps_what_the_one_before_could_not_send(bench: LoopBench, server: Server) -> None:
@@ -182,19 +190,16 @@ def test_an_attempt_keeps_what_the_one_before_could_not_send(bench: LoopBench, s
         tracker = tracker_of(bench)
         tracker.log(step, loss=float(step))
         assert not tracker.close()
-    assert names_and_steps(spooled(bench)) == [("loss", 1.0, 1), ("loss", 2.0, 2)]
+    assert lacking(bench) == [("loss", 1.0, 1), ("loss", 2.0, 2)]
 
 
-def test_points_that_wait_are_moved_from_memory_to_the_store_while_the_training_runs(
-    bench: LoopBench, server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tracking, "RETRY_SECONDS", 0.0)
+def test_points_are_in_the_store_while_the_training_runs_and_mlflow_is_away(bench: LoopBench, server: Server) -> None:
     server.away = True
     tracker = tracker_of(bench)
     tracker.log(1, loss=1.0)
-    while tracker._pending:
+    while not lacking(bench):
         tracker._closing.wait(0.01)
-    assert names_and_steps(spooled(bench)) == [("loss", 1.0, 1)], "a process that is killed now loses nothing"
+    assert lacking(bench) == [("loss", 1.0, 1)], "a process that is killed now loses nothing"
     assert not tracker.close()
 
 
@@ -215,15 +220,14 @@ def test_server_that_comes_back_gets_what_was_kept_without_another_attempt(
 def test_points_above_the_limit_are_dropped_and_counted(
     bench: LoopBench, server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(tracking, "MAX_PENDING", 3)
-    monkeypatch.setattr(tracking, "FLUSH_SECONDS", 1e6)
-    server.away = True
+    monkeypatch.setattr(live_metrics, "MAX_PENDING", 3)
+    monkeypatch.setattr(live_metrics, "FLUSH_SECONDS", 1e6)
     tracker = tracker_of(bench)
     for step in range(6):
         tracker.log(step, loss=1.0, norm=2.0)
     assert not tracker.close()
-    assert [entry[2] for entry in spooled(bench)] == [0, 0, 1, 1]
-    assert "8 points were dropped" in caplog.text
+    assert [step for _name, _value, step in lacking(bench)] == [0, 0, 1, 1]
+    assert "8 points of metrics were dropped" in caplog.text
 
 
 def test_ranks_other_than_the_first_track_nothing(bench: LoopBench, server: Server) -> None:
@@ -241,25 +245,33 @@ def test_process_that_ends_without_closing_its_tracker_is_not_held_by_it(bench: 
     tracker.close()
 
 
-def test_storage_that_fails_while_the_server_is_away_ends_nothing(
+def test_store_that_takes_no_journal_ends_no_training(
     bench: LoopBench, server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(key: str, data: bytes) -> None:
+    def away(_journal: MetricJournal) -> None:
         raise UnavailableError("storage.unavailable", "the storage is away")
 
-    def refuse(key: str, data: bytes) -> bool:
-        raise UnavailableError("storage.unavailable", "the storage is away")
-
-    server.away = True
+    monkeypatch.setattr(MetricJournal, "places", away)
     tracker = tracker_of(bench)
-    monkeypatch.setattr(bench.store.bucket, "put", fail)
-    monkeypatch.setattr(bench.store.bucket, "create", refuse)
     tracker.log(1, loss=1.0)
     assert not tracker.close()
     tracker.finish("FINISHED")
-    assert "metrics could not be kept in the store" in caplog.text
-    assert "the status of the MLflow run could not be kept in the store" in caplog.text
-    assert names_and_steps(tracker._pending) == [("loss", 1.0, 1)], "what is not in the store stays in memory"
+    assert caplog.text.count("metrics wait for the store: the storage is away") == 1
+    assert "1 points of metrics were dropped: the storage is away" in caplog.text
+
+
+def test_attempt_that_was_taken_for_dead_adds_no_point_and_no_status(bench: LoopBench, server: Server) -> None:
+    tracker = tracker_of(bench)
+    tracker.log(1, loss=1.0)
+    while not server.runs:
+        tracker._closing.wait(0.01)
+    JournalWriter(live_journal(bench), "a2").append([("loss", 2.0, 1, 1)])
+    tracker.log(2, loss=3.0)
+    tracker.close()
+    tracker.finish("FAILED")
+    (run,) = server.runs.values()
+    assert names_and_steps(run["points"]) == [("loss", 1.0, 1)]
+    assert "status" not in run
 
 
 def test_run_that_cannot_be_closed_is_closed_later(bench: LoopBench, server: Server, caplog: pytest.LogCaptureFixture) -> None:
@@ -267,15 +279,15 @@ def test_run_that_cannot_be_closed_is_closed_later(bench: LoopBench, server: Ser
     assert tracker.close()
     server.away = True
     tracker.finish("FINISHED")
-    assert "could not be closed: connection refused" in caplog.text
+    assert "the status of the MLflow run run-1 is not set now: connection refused" in caplog.text
     server.away = False
     assert deliver_if_reachable(journal_of(bench)) == tracker.run_id
     (run,) = server.runs.values()
     assert run["status"] == "FINISHED"
-    assert journal_of(bench).files() == []
+    assert journal_of(bench).backlogs() == []
 
 
-PARENT = Parent(key="studies/s/tracking.json", name="study", child_name="trial 3", tags={"of": "study"})
+PARENT = Parent(key="studies/s", name="study", child_name="trial 3", tags={"of": "study"})
 
 
 def test_trial_is_nested_in_the_run_of_its_study_which_is_made_once(bench: LoopBench, server: Server) -> None:
@@ -295,7 +307,9 @@ def test_finished_study_has_its_metrics_and_parameters_also_when_mlflow_was_away
 ) -> None:
     finish_parent(bench.store.bucket, PARENT.key, {"lr": "1"}, {"best": 0.5})
     assert server.runs == {}, "there is no study"
-    assert tracker_of(bench, parent=PARENT).close()
+    tracker = tracker_of(bench, parent=PARENT)
+    assert tracker.close()
+    tracker.finish("FINISHED")
     server.away = True
     finish_parent(bench.store.bucket, PARENT.key, {"lr": "x" * 501}, {"best": 0.5})
     assert "metrics of studies/s still wait for MLflow: connection refused" in caplog.text
@@ -321,17 +335,3 @@ def test_points_are_in_the_journal_of_the_run_whether_mlflow_answers_or_not(benc
     tracker.close()
     found = [(point.attempt, point.name, point.value, point.step) for point in live_journal(bench).after(0)]
     assert found == [(1, name, value, step) for step in range(3) for name, value in (("loss", 1.0 / (step + 1)), ("norm", 2.0))]
-
-
-def test_a_store_that_takes_no_journal_ends_no_training_and_holds_back_no_metric(
-    bench: LoopBench, server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def away(_writer: JournalWriter, _points: object) -> int:
-        raise UnavailableError("storage.unavailable", "no space left")
-
-    monkeypatch.setattr(JournalWriter, "append", away)
-    tracker = tracker_of(bench)
-    tracker.log(1, loss=0.5)
-    assert tracker.close()
-    assert [entry[0] for run in server.runs.values() for entry in run["points"]] == ["loss"]
-    assert "1 points of live metrics were dropped: no space left" in caplog.text

@@ -6,6 +6,7 @@ import itertools
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,8 @@ import pytest
 
 from training.engine import tracking_journal
 from training.engine.tracking_journal import (
+    Backlog,
     End,
-    Point,
     RunDescription,
     RunJournal,
     deliver,
@@ -26,11 +27,16 @@ from training.engine.tracking_journal import (
     tracked_run,
 )
 from training.store import Bucket
+from training.store.metric_journal import JournalWriter, MetricJournal, RawPoint
 
 KEY = "stages/p/train/" + "f" * 64
 STARTED_MS = 1_790_000_000_000
-POINTS: list[Point] = [("loss", 1.0 / step, step, STARTED_MS + 1000 * step) for step in range(1, 8)]
-MORE: list[Point] = [("loss", float("nan"), 8, STARTED_MS + 8000), ("loss", 0.1, 9, STARTED_MS + 9000), ("norm", 2.0, 9, STARTED_MS + 9000)]
+POINTS: list[RawPoint] = [("loss", 1.0 / step, step, STARTED_MS + 1000 * step) for step in range(1, 8)]
+MORE: list[RawPoint] = [
+    ("loss", float("nan"), 8, STARTED_MS + 8000),
+    ("loss", 0.1, 9, STARTED_MS + 9000),
+    ("norm", 2.0, 9, STARTED_MS + 9000),
+]
 _numbers = itertools.count()
 
 
@@ -88,11 +94,19 @@ def journal(tmp_path: Path, experiment: str) -> RunJournal:
 
 def write(journal: RunJournal, experiment: str) -> None:
     journal.describe(RunDescription(experiment=experiment, name="r", tags={"a": "b"}, parameters={"lr": "1"}, started_at_ms=STARTED_MS))
-    journal.append("a1", 0, POINTS[:3])
-    journal.end("a1", End(status="FAILED", ended_at_ms=STARTED_MS + 3500))
-    journal.append("a2", 0, POINTS[3:])
-    journal.append("a2", 1, MORE)
-    journal.end("a2", End(status="FINISHED", ended_at_ms=STARTED_MS + 9500))
+    add_attempt(journal, POINTS[:3], End(status="FAILED", ended_at_ms=STARTED_MS + 3500))
+    add_attempt(journal, [*POINTS[3:], *MORE], End(status="FINISHED", ended_at_ms=STARTED_MS + 9500))
+
+
+def add_attempt(journal: RunJournal, points: list[RawPoint], end: End | None) -> str:
+    """Add an attempt of which MLflow has nothing; return its name."""
+    writer = JournalWriter(MetricJournal(journal.bucket, "p", "r"), "a")
+    writer.begin()
+    name = f"{writer.attempt:06d}-r"
+    journal.note(name, Backlog(after=writer.last, end=end))
+    for start in range(0, len(points), 2):
+        writer.append(points[start : start + 2])
+    return name
 
 
 def runs_of(experiment: str) -> list[Any]:
@@ -114,7 +128,7 @@ def assert_delivered_once(journal: RunJournal, experiment: str) -> None:
     assert (run.info.status, run.info.start_time, run.info.end_time) == ("FINISHED", STARTED_MS, STARTED_MS + 9500)
     assert run.data.params == {"lr": "1"}
     assert run.data.tags["a"] == "b"
-    assert journal.files() == []
+    assert journal.backlogs() == []
     assert pending_journals(journal.bucket) == []
 
 
@@ -169,19 +183,6 @@ def test_opening_that_is_killed_at_any_call_and_done_again_makes_one_run(tmp_pat
     assert 5 < die_at < 49, "each call had its turn"
 
 
-def test_damaged_line_of_a_kept_file_is_left_out_and_the_others_are_delivered(
-    journal: RunJournal, caplog: pytest.LogCaptureFixture
-) -> None:
-    key = next(key for key in journal.files() if key.endswith(".jsonl"))
-    whole = journal.points(key)
-    data = journal.bucket.get(key)
-    journal.bucket.put(key, b'["torn", 1.0\n\xff\n[1]\n' + data)
-
-    assert journal.points(key) == whole
-    assert caplog.text.count("is damaged, its point is left out") == 3
-    assert key in caplog.text
-
-
 @pytest.mark.parametrize("name", ["tracking.json", "tracking-run.json"])
 @pytest.mark.parametrize("change", [b"", b"{}", b"[1]", b"\xff", b'{"run_id": "another"}\n'])
 def test_damaged_record_of_a_run_keeps_its_points_and_is_named_with_a_remedy_that_works(
@@ -190,20 +191,20 @@ def test_damaged_record_of_a_run_keeps_its_points_and_is_named_with_a_remedy_tha
     known = open_run(mlflow.MlflowClient(), journal)
     if name == "tracking-run.json":
         journal.bucket.delete(f"{KEY}/tracking.json")
-    waiting = journal.files()
+    waiting = journal.backlogs()
     journal.bucket.put(f"{KEY}/{name}", change)
 
     assert tracked_run(journal.bucket, {"training_uri": journal.bucket.uri(KEY), "mlflow_run_id": known}) == known
     assert f"{KEY}/{name} is damaged" in caplog.text
     assert "delete it: " in caplog.text
-    assert journal.files() == waiting
+    assert journal.backlogs() == waiting
     journal.bucket.delete(f"{KEY}/{name}")
     run_id = deliver_if_reachable(journal)
     if name == "tracking.json":
         assert run_id == runs_of(experiment)[0].info.run_id
         assert_delivered_once(journal, experiment)
     else:
-        assert journal.files() == []
+        assert journal.backlogs() == []
 
 
 def test_run_id_that_was_changed_to_another_one_gets_no_points(journal: RunJournal, experiment: str) -> None:
@@ -214,16 +215,29 @@ def test_run_id_that_was_changed_to_another_one_gets_no_points(journal: RunJourn
     deliver_if_reachable(journal)
 
     assert mlflow.MlflowClient().get_metric_history(other, "loss") == []
-    assert journal.files()
+    assert journal.backlogs()
 
 
 def test_damaged_end_of_an_attempt_costs_only_the_status(journal: RunJournal, experiment: str, caplog: pytest.LogCaptureFixture) -> None:
-    journal.bucket.put(f"tracking/{KEY}/a2-end.json", b'{"status": "FIN')
+    journal.bucket.put(f"tracking/{KEY}/000002-r.json", b'{"status": "FIN')
 
     assert deliver(mlflow.MlflowClient(), journal) == len(POINTS) + len(MORE)
 
-    assert "a2-end.json is damaged" in caplog.text
-    assert journal.files() == []
+    assert "000002-r.json is damaged" in caplog.text
+    assert journal.backlogs() == []
+
+
+def test_training_under_way_is_left_to_itself_until_its_journal_has_not_changed_for_long(
+    journal: RunJournal, experiment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = add_attempt(journal, [("loss", 0.0, 10, STARTED_MS)], None)
+    deliver_all(journal.bucket)
+    assert runs_of(experiment) == []
+    monkeypatch.setattr(tracking_journal, "STILL", timedelta(0))
+    deliver_all(journal.bucket)
+    assert name not in journal.backlogs()
+    (run,) = runs_of(experiment)
+    assert run.data.metrics["loss"] == 0.0
 
 
 @pytest.fixture
@@ -278,13 +292,13 @@ def test_run_of_a_maker_that_was_killed_beside_another_is_deleted(journal: RunJo
 def test_nothing_is_lost_while_mlflow_is_away(
     journal: RunJournal, experiment: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    files = journal.files()
+    files = journal.backlogs()
     with monkeypatch.context() as patch:
         patch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
         patch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
         assert deliver_if_reachable(journal) is None
     assert f"metrics of {KEY} still wait for MLflow" in caplog.text
-    assert journal.files() == files
+    assert journal.backlogs() == files
     deliver_all(journal.bucket, below="stages/p")
     assert_delivered_once(journal, experiment)
 
@@ -292,7 +306,7 @@ def test_nothing_is_lost_while_mlflow_is_away(
 def test_metric_that_mlflow_refuses_is_dropped_alone_and_named(
     journal: RunJournal, experiment: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    journal.append("a2", 2, [("ndcg@10", 0.5, 4, STARTED_MS)])
+    add_attempt(journal, [("ndcg@10", 0.5, 4, STARTED_MS)], None)
     deliver_if_reachable(journal)
     assert "MLflow refuses the metric 'ndcg@10' of step 4, which is dropped" in caplog.text
     assert_delivered_once(journal, experiment)
@@ -326,7 +340,7 @@ def test_points_of_a_run_or_an_experiment_that_a_user_or_the_retention_deleted_a
     lose(mlflow.MlflowClient(), journal)
     deliver_if_reachable(journal)
     assert f"metrics of {KEY} are dropped: {why}" in caplog.text
-    assert journal.files() == []
+    assert journal.backlogs() == []
 
 
 def test_the_later_stages_read_the_run_from_the_trainings_address(
@@ -359,7 +373,7 @@ def test_server_that_does_not_answer_is_not_waited_for_by_every_journal(
 ) -> None:
     bucket, now, asked = Bucket(str(tmp_path / "store")), [0.0], []
     for number in range(10):
-        RunJournal(bucket, f"stages/p/train/{number}").append("a1", 0, POINTS)
+        RunJournal(bucket, f"stages/p/train/{number}").note("000001-r", Backlog())
 
     def hang(journal: RunJournal) -> None:
         asked.append(journal.key)

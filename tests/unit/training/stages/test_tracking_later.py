@@ -11,9 +11,10 @@ import pytest
 
 from tests.unit.training.stages.evaluate_bench import EvaluateBench
 from training.contracts import StageResult
-from training.engine.tracking_journal import ID_TAG, RunJournal, pending_journals
+from training.engine.tracking_journal import ID_TAG, Backlog, End, RunJournal, pending_journals
 from training.evaluation import latency
 from training.registry.ledger import Ledger
+from training.store.metric_journal import JournalWriter, MetricJournal
 
 pytestmark = pytest.mark.slow
 
@@ -97,7 +98,9 @@ def test_housekeeping_delivers_metrics_where_the_ledger_has_no_decision(
 ) -> None:
     bucket = night.bench.store.bucket
     journal = RunJournal(bucket, bucket.key(night.bench.store.address(night.alone.pipeline, "train", night.alone.fingerprint).uri))
-    journal.append("later", 1, [("late", 0.5, 1, 1_700_000_000_000)])
+    writer = JournalWriter(MetricJournal(bucket, night.alone.pipeline, "later"), "a1")
+    writer.append([("late", 0.5, 1, 1_700_000_000_000)])
+    journal.note("000001-later", Backlog(end=End(status="FINISHED", ended_at_ms=1_700_000_000_001)))
     monkeypatch.setenv("NIGHTSHIFT_DATABASE", f"sqlite:///{tmp_path}/empty.db")
     found = night.promote({"kind": "repair"}, "empty ledger")
     assert found.scalars["models"] == 0

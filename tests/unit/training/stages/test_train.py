@@ -65,12 +65,11 @@ def test_training_continues_without_its_tracking_server_and_keeps_the_metrics(be
     description = journal.description()
     assert description is not None
     assert description.tags["nightshift.layout"] == "data 1 x shard 1"
-    # A training that takes long keeps what it cannot send in several files.
-    *batches, end = journal.files()
-    assert {name for batch in batches for name, *_ in journal.points(batch)} >= {"train_loss", "validation_loss"}
-    last = journal.last_end(end)
-    assert last is not None
-    assert last.status == "FINISHED"
+    (name,) = journal.backlogs()
+    backlog = journal.backlog(name)
+    assert {point.name for batch in journal.batches(name, backlog.after) for point in batch} >= {"train_loss", "validation_loss"}
+    assert backlog.end is not None
+    assert backlog.end.status == "FINISHED"
 
 
 @pytest.mark.parametrize("step", [1, 7, 12])

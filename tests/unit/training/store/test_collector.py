@@ -256,16 +256,19 @@ def recorded(store: Store, key: str, value: dict[str, Any]) -> None:
     store.bucket.create(key, records.encode(key, value))
 
 
-def test_study_stays_while_mlflow_does_not_have_the_metrics_of_its_trials(local: Store) -> None:
+def test_study_and_journals_stay_while_mlflow_does_not_have_the_metrics_of_its_trials(local: Store) -> None:
     for study, fingerprint in (("s1", "a" * 64), ("s2", "b" * 64)):
         recorded(local, f"studies/p/{study}/tracking-run.json", {})
         address = local.address("p", "trial", fingerprint)
         address.write_request(request_of(local, fingerprint, stage="trial", parameters={"study": study}))
         recorded(local, f"stages/p/trial/{fingerprint}/_RESULT.json", {"attempt_id": "a1"})
-    local.bucket.create(f"tracking/stages/p/trial/{'a' * 64}/a1-000001-00.jsonl", b"[]")
-    age(local, "studies", "stages", "tracking", days=60)
+    for journal in ("s1-00003", "s2-00003"):
+        local.bucket.create(f"metrics/p/{journal}/000000000001.jsonl", b"{}")
+    local.bucket.create(f"tracking/stages/p/trial/{'a' * 64}/000001-s1-00003.json", b"{}")
+    age(local, "studies", "stages", "tracking", "metrics", days=60)
     Collector(local, LONG).collect()
     assert keys(local, "studies") == ["studies/p/s1/tracking-run.json"]
+    assert keys(local, "metrics") == ["metrics/p/s1-00003/000000000001.jsonl"]
 
 
 def test_journals_of_metrics_go_with_their_runs_and_stay_while_those_train(local: Store) -> None:

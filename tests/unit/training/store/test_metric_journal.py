@@ -31,12 +31,11 @@ def test_points_come_back_in_order_from_any_number(journal: MetricJournal) -> No
     writer = JournalWriter(journal, "a1")
     for start in range(0, 30, 3):
         writer.append(points(start, 3))
-    found = journal.after(0)
+    found = list(journal.after(0))
     assert [point.step for point in found] == list(range(30))
     assert [point.number for point in found] == list(range(2, 32))
     for point in found:
         assert steps(journal, point.number) == list(range(point.step + 1, 30))
-    assert [point.step for point in journal.after(5, limit=4)] == [4, 5, 6, 7]
 
 
 def test_values_that_are_not_finite_are_words(journal: MetricJournal) -> None:
@@ -50,7 +49,7 @@ def test_merged_batches_keep_their_numbers_and_leave_few_objects(journal: Metric
     for start in range(MERGED * MERGED + 100):
         writer.append(points(start, 1))
         if start % 7 == 0:
-            found = journal.after(seen)
+            found = list(journal.after(seen))
             heard += [point.step for point in found]
             seen = found[-1].number
         if start % 500 == 0:
@@ -85,7 +84,7 @@ def test_the_next_attempt_goes_on_and_an_attempt_taken_for_dead_adds_nothing(jou
     first.append(points(3, 5))
     assert first.is_superseded
     second.append(points(4, 1))
-    found = journal.after(0)
+    found = list(journal.after(0))
     assert [(point.attempt, point.step) for point in found] == [(1, 0), (1, 1), (1, 2), (2, 2), (2, 3), (2, 4)]
     assert [point.number for point in found] == sorted({point.number for point in found})
 

@@ -35,7 +35,7 @@ class Night:
         assert bench.train("only") is ExitCode.DONE
         assert bench.checkpoints("only")
         self.calls = recorder.calls
-        self.points = MetricJournal(Store(str(folder / "store")).bucket, *METRICS_OF).after(0)
+        self.points = list(MetricJournal(Store(str(folder / "store")).bucket, *METRICS_OF).after(0))
         assert self.points
         self.files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in (folder / "store").rglob("*") if path.is_file()}
 
@@ -133,7 +133,7 @@ def suppress_missing() -> Iterator[None]:
 
 def check_metrics(night: Night, store: Store, answered: list[str]) -> None:
     """Compare the points that are there with those of the whole night: none is missing of a batch whose create had returned."""
-    points = MetricJournal(store.bucket, *METRICS_OF).after(0)
+    points = list(MetricJournal(store.bucket, *METRICS_OF).after(0))
     assert points == night.points[: len(points)]
     begun = max((int(Path(key).stem) for key in answered), default=0)
     # Number 1 is the beginning of the attempt, which is no point.

@@ -13,7 +13,7 @@ from mlflow.exceptions import MlflowException
 from tests.unit.training.evaluation.model_files import model_folder
 from tests.unit.training.registry.scenes import decide_on
 from training.contracts import RunIdentity, StageRequest
-from training.engine.tracking_journal import ID_TAG, RunJournal
+from training.engine.tracking_journal import ID_TAG, Backlog, RunJournal
 from training.process import liveness
 from training.registry.ledger import Ledger
 from training.registry.mlflow_retention import forget, forget_notes
@@ -189,7 +189,7 @@ def run_under_way(scene: Scene) -> None:
 def waiting_metrics(scene: Scene) -> None:
     journal = RunJournal(scene.store.bucket, f"stages/p/train/{'a' * 64}")
     journal.settle(scene.runs[0])
-    journal.append("a", 1, [("loss", 0.5, 1, 1)])
+    journal.note("000001-r", Backlog())
 
 
 def evaluation_under_way(scene: Scene) -> None:
