@@ -2,7 +2,7 @@
 
     python benchmarks/registry_growth.py [--versions 2000]
 
-In process, MLflow on SQLite. A night's decision compares the versions that it touches; the hourly check compares all.
+In process, MLflow on SQLite.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def measure(folder: Path, num_versions: int) -> None:
     import mlflow
 
     from training.registry.ledger import Ledger
-    from training.registry.mlflow_sync import differences, follow
+    from training.registry.mlflow_mirror import differences, mirror
     from training.registry.mlflow_versions import make_version
     from training.registry.registered import Noted, note
     from training.store import Store
@@ -45,16 +45,13 @@ def measure(folder: Path, num_versions: int) -> None:
         note(store, logged.model_id, facts)
         ledger.note_registration(MODEL, f"w{number}", make_version(store, client, MODEL, logged.model_id, facts, run=None, tags={}))
         ledger.record(*decision(ledger, number))
-        if number % 100 == 0:
-            ledger.mark_told([entry.number for entry in ledger.pending(MODEL)])
-    ledger.mark_told([entry.number for entry in ledger.pending(MODEL)])
-    follow(ledger, store, MODEL)
+    mirror(ledger, store, MODEL)
     ledger.record(*decision(ledger, num_versions))
     print(f"{num_versions} versions, CPU s, least of 5")
     print("| what | CPU s |\n| --- | --- |")
     print(f"| outline of all decisions | {least(lambda: ledger.outline(MODEL)):.3f} |")
     print(f"| history with all evidence (`show --json`) | {least(lambda: ledger.history(MODEL)):.3f} |")
-    print(f"| follow after a decision | {least(lambda: follow(ledger, store, MODEL, whole=False)):.3f} |")
+    print(f"| mirror after a decision | {least(lambda: mirror(ledger, store, MODEL)):.3f} |")
     print(f"| differences of all versions | {least(lambda: differences(ledger, store, MODEL)):.3f} |")
 
 

@@ -94,19 +94,10 @@ class ModelStanding(Base):
     revision: Mapped[int] = mapped_column(BigInteger)
     mirrored_revision: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")
     """The last one that MLflow's aliases agreed with: an alias that differs from this one was moved by another hand."""
-
-
-class RegistryOutbox(Base):
-    """Decisions that MLflow does not have yet: written with the decision, marked once aliases and tags agree with the ledger."""
-
-    __tablename__ = "registry_outbox"
-
-    id: Mapped[int] = mapped_column(BigInteger().with_variant(Integer, "sqlite"), primary_key=True)
-    model: Mapped[str] = mapped_column(String(63), index=True)
-    decision_key: Mapped[str] = mapped_column(String(64))
-    """Empty for a note that a process is working on it: a writer that dies leaves it, and the next one does the work again."""
-    created_at: Mapped[datetime] = mapped_column(DateTime(timezone=True))
-    done_at: Mapped[datetime | None] = mapped_column(DateTime(timezone=True))
+    mirrored_decisions: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")
+    """How many decisions about the model, in their order, MLflow shows."""
+    mirrors: Mapped[dict[str, Any]] = mapped_column(JSON, default=dict)
+    """Processes that may be writing to MLflow: name to the revision that each began at, and since when. One that dies leaves its entry."""
 
 
 class RegisteredVersion(Base):

@@ -121,13 +121,13 @@ def _rollback(ledger: Ledger, options: argparse.Namespace) -> int:
     sys.stdout.write(f"{options.model}: champion is version {name_of(kept)}; the ledger has it\n")
     with lean_imports(deferred=MLFLOW_DEFERRED, absent=MLFLOW_OPTIONAL):
         # MLflow: a second that the ledger need not wait for.
-        from training.registry.mlflow_sync import follow
+        from training.registry.mlflow_mirror import mirror
         from training.registry.repair import check_answers
 
     try:
         # Its client would try for four minutes.
         check_answers()
-        follow(ledger, installed_store(), options.model)
+        mirror(ledger, installed_store(), options.model)
     except UnavailableError as err:
         # Not again: a second rollback would go further back.
         again = f"the rollback is recorded; to update MLflow: python -m training.registry check {options.model} --repair"
@@ -171,7 +171,7 @@ def _is_agreed(question: str) -> bool:
 def _check(ledger: Ledger, options: argparse.Namespace) -> int:
     names = _names(ledger, options.model)
     with lean_imports(deferred=MLFLOW_DEFERRED, absent=MLFLOW_OPTIONAL):
-        from training.registry.mlflow_sync import differences, follow
+        from training.registry.mlflow_mirror import differences, mirror
         from training.registry.repair import check_answers
 
     check_answers()
@@ -181,7 +181,7 @@ def _check(ledger: Ledger, options: argparse.Namespace) -> int:
         found += len(listed)
         sys.stdout.write("".join(f"{difference}\n" for difference in listed))
         if options.repair:
-            follow(ledger, store, name, is_ordered=True)
+            mirror(ledger, store, name, is_ordered=True)
             # A version that cannot be registered again.
             remaining = differences(ledger, store, name)
             left += len(remaining)

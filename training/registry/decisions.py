@@ -1,6 +1,6 @@
 """What a decision does to the standing: a candidate's, an answer to a request for approval, a canary's, an order to roll back.
 
-SQLAlchemy only: operators decide too. MLflow follows by `training.registry.mlflow_sync`.
+SQLAlchemy only: operators decide too. MLflow follows by `training.registry.mlflow_mirror`.
 """
 
 from __future__ import annotations

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import secrets
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from sqlalchemy import delete, func, select, update
+from sqlalchemy import delete, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from training.contracts import MAX_CLOCK_SKEW
 from training.database.connect import connect, database_faults
-from training.database.schema import LedgerDecision, ModelStanding, RegisteredVersion, RegistryOutbox
+from training.database.schema import LedgerDecision, ModelStanding, RegisteredVersion
 from training.errors import DeniedError
 from training.registry.ledger_entries import (
     ACTIONS,
@@ -23,7 +24,6 @@ from training.registry.ledger_entries import (
     Entry,
     ModelAliases,
     Move,
-    Pending,
     columns_of,
     decision_key,
     entry_of,
@@ -41,7 +41,6 @@ __all__ = [
     "Ledger",
     "ModelAliases",
     "Move",
-    "Pending",
     "check_as_of",
     "decision_key",
     "locked_standing",
@@ -50,6 +49,8 @@ __all__ = [
 ]
 
 PAGE_ROWS: Final = 100
+ABANDONED_AFTER: Final = timedelta(hours=1)
+"""After which a process that has begun to write to MLflow and has not ended is dead."""
 SEATED: Final[Mapping[str, str]] = {"promoted": "became champion", "canary": "became canary", "rolled_back": "is champion again"}
 """Actions that give a version an alias, in words."""
 MOVED: Final[Mapping[str, str]] = {**SEATED, "canary_ended": "was settled as canary"}
@@ -80,6 +81,8 @@ class Ledger:
                 canary=_holder(session, model, row.canary),
                 revision=row.revision,
                 mirrored_revision=row.mirrored_revision,
+                mirrored_decisions=row.mirrored_decisions,
+                mirrors=row.mirrors,
             )
 
     def history(self, model: str) -> list[Entry]:
@@ -143,40 +146,44 @@ class Ledger:
         with database_faults(), Session(self._engine) as session:
             return [entry_of(row) for row in open_request_rows(session, model)]
 
-    def add_note(self, model: str) -> int:
-        """Note in the outbox that a process updates MLflow for `model`; return the note's number."""
-        with database_faults(), Session(self._engine) as session, session.begin():
-            note = RegistryOutbox(model=model, decision_key="", created_at=datetime.now(UTC))
-            session.add(note)
-            session.flush()
-            return int(note.id)
+    def unmirrored(self, model: str | None = None) -> dict[str, int]:
+        """Return the models for which MLflow has to be looked at, to how many decisions it does not show yet; absent: of all models.
 
-    def pending(self, model: str | None = None) -> list[Pending]:
-        """Return the updates that MLflow does not have yet, oldest first; None: of all models."""
+        None are missing where a process has begun to write to MLflow and has not ended: it may have died.
+        """
+        decided = select(func.count()).where(LedgerDecision.model == ModelStanding.model).scalar_subquery()
+        asked = select(ModelStanding.model, decided - ModelStanding.mirrored_decisions, ModelStanding.mirrors).order_by(ModelStanding.model)
+        if model is not None:
+            asked = asked.where(ModelStanding.model == model)
         with database_faults(), Session(self._engine) as session:
-            rows = select(RegistryOutbox).where(RegistryOutbox.done_at.is_(None)).order_by(RegistryOutbox.id)
-            if model is not None:
-                rows = rows.where(RegistryOutbox.model == model)
-            return [
-                Pending(number=row.id, model=row.model, is_note=not row.decision_key, since=with_zone(row.created_at), key=row.decision_key)
-                for row in session.scalars(rows)
-            ]
+            return {name: missing for name, missing, mirrors in session.execute(asked) if missing or mirrors}
 
-    def last_move(self, model: str) -> int:
-        """Return the number, in the outbox, of the last decision that moved the standing; 0: none did."""
-        moves = select(LedgerDecision.decision_key).where(LedgerDecision.model == model, LedgerDecision.revision.is_not(None))
-        asked = select(func.max(RegistryOutbox.id)).where(RegistryOutbox.model == model, RegistryOutbox.decision_key.in_(moves))
-        with database_faults(), Session(self._engine) as session:
-            return session.scalar(asked) or 0
+    def begin_mirror(self, model: str, revision: int) -> str | None:
+        """Note that this process writes to MLflow what this revision of the standing says; None, and no note, where it has moved on.
 
-    def mark_told(self, numbers: Sequence[int]) -> None:
-        """Mark updates as done in MLflow, and delete notes of writers."""
-        if not numbers:
-            return
+        So whoever reads a later revision reads the notes of all who may still write an earlier one.
+        """
+        name = secrets.token_hex(8)
         with database_faults(), Session(self._engine) as session, session.begin():
-            told = RegistryOutbox.id.in_(numbers)
-            session.execute(delete(RegistryOutbox).where(told, RegistryOutbox.decision_key == ""))
-            session.execute(update(RegistryOutbox).where(told).values(done_at=datetime.now(UTC)))
+            row = locked_standing(session, model)
+            if row.revision != revision:
+                return None
+            row.mirrors = {**row.mirrors, name: {"revision": revision, "since": datetime.now(UTC).isoformat()}}
+        return name
+
+    def end_mirror(self, model: str, name: str | None, *, revision: int, decisions: int) -> None:
+        """Note that MLflow agrees with a revision of the standing and shows so many decisions.
+
+        Args:
+            name: of the note that `begin_mirror` made; it goes, with those of other processes that are long dead.
+        """
+        abandoned = datetime.now(UTC) - ABANDONED_AFTER
+        with database_faults(), Session(self._engine) as session, session.begin():
+            row = locked_standing(session, model)
+            row.mirrored_revision = max(row.mirrored_revision, revision)
+            row.mirrored_decisions = max(row.mirrored_decisions, decisions)
+            others = {key: note for key, note in row.mirrors.items() if key != name}
+            row.mirrors = {key: note for key, note in others.items() if datetime.fromisoformat(note["since"]) > abandoned}
 
     def registrations(self, model: str) -> dict[str, Registration]:
         """Return where MLflow has the versions of `model`, by the digest of their weights, as of the last look."""
@@ -193,14 +200,8 @@ class Ledger:
             else:
                 session.merge(RegisteredVersion(model=model, weights_digest=weights_digest, **asdict(found)))
 
-    def note_mirrored(self, model: str, revision: int) -> None:
-        """Note that MLflow's aliases agree with this revision of the standing."""
-        mirrored = update(ModelStanding).where(ModelStanding.model == model, ModelStanding.mirrored_revision < revision)
-        with database_faults(), Session(self._engine) as session, session.begin():
-            session.execute(mirrored.values(mirrored_revision=revision))
-
     def record(self, entry: Entry, move: Move | None = None) -> Entry:
-        """Add a decision, the change of the standing if there is one, and the update for MLflow, in one transaction.
+        """Add a decision, and the change of the standing if there is one, in one transaction. MLflow follows by `mlflow_mirror.mirror`.
 
         The same key twice is one decision: the first one's row is returned, and nothing moves. A request for approval and every move end
         the open requests of the model, as superseded. A canary that a move displaces ends likewise.
@@ -235,8 +236,6 @@ class Ledger:
                 _displace(session, before, move, entry)
             if entry.outcome == REQUEST or move is not None:
                 _supersede(session, entry)
-            session.add(RegistryOutbox(model=entry.model, decision_key=entry.key, created_at=entry.decided_at))
-            session.flush()
             return entry_of(added)
 
 

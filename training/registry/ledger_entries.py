@@ -58,6 +58,10 @@ class ModelAliases:
     """How often the standing has moved; 0: never."""
     mirrored_revision: int = 0
     """The last revision that MLflow's aliases agreed with."""
+    mirrored_decisions: int = 0
+    """How many decisions about the model, the oldest ones, MLflow shows."""
+    mirrors: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Processes that may be writing to MLflow: name to `revision`, the one that each began at, and `since`, ISO 8601."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,18 +95,6 @@ class Entry:
     """Of the standing after the move; None where this decision moved nothing. The ledger fills it in."""
     deleted_at: datetime | None = None
     """When retention deleted the version's weights; None while they are kept."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Pending:
-    """An update that MLflow does not have yet, or a writer's note that it works at one."""
-
-    number: int
-    model: str
-    is_note: bool
-    since: datetime
-    key: str = ""
-    """Of the decision; empty for a note."""
 
 
 def decision_key(*parts: str) -> str:

@@ -68,8 +68,6 @@ class Circumstances:
     """Of the model, that have not ended."""
     lost: Mapping[str, str]
     """Weights that could not be registered again in this comparison, and why."""
-    is_contended: bool = False
-    """This process has set aliases in this comparison, or another one that began before the last move: what is found may be their work."""
     is_ordered: bool = False
     """A person orders that the aliases are set back."""
 
@@ -82,10 +80,10 @@ def alias_differences(look: Look, given: Circumstances) -> list[Difference]:
 def _difference(look: Look, alias: str, given: Circumstances) -> Difference | None:
     holder: AliasHolder | None = getattr(look.standing, alias)
     number = look.aliases.get(alias)
-    served = None if number is None else look.weights_at(number)
     place = None if holder is None else look.registration(holder.weights_digest)
     if (holder is None and number is None) or (place is not None and number == place.number):
         return None
+    served = None if number is None else look.weights_at(number)
     found = None if number is None else f"version {number} ({_weights(served)})"
     expected = None if holder is None else f"version {name_of(holder)} (weights {holder.weights_digest[:DIGEST_CHARS]})"
     difference = Difference(model=look.model, what=f"alias {alias}", found=found, expected=expected, mend=_setter(look, alias, holder))
@@ -107,7 +105,9 @@ def _moved_by_hand(
 ) -> AliasFinding | None:
     """Return the finding about an alias that serves other weights than the ledger says; None where MLflow is only late."""
     is_known = any((known.alias, known.served) == (alias, served) for known in given.findings)
-    is_late = _has_moved(look, alias) or (given.is_contended and not is_known)
+    # A process that has noted an earlier revision, this one or another, may have set what that said.
+    is_contended = any(note["revision"] < look.standing.revision for note in look.standing.mirrors.values())
+    is_late = _has_moved(look, alias) or (is_contended and not is_known)
     was_champion = served in former_champions(look.history)
     if is_late and (was_champion or served in {entry.weights_digest for entry in look.history if entry.action == "canary"}):
         return None

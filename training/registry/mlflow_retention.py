@@ -6,19 +6,18 @@ Each step can be repeated, and the version itself goes last: one that was begun 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from functools import cached_property
 from typing import Any, Final
 
 import mlflow
-from mlflow.exceptions import MlflowException
 
 from training.engine.tracking_journal import ID_TAG, RunJournal, pending_journals
 from training.errors import NightshiftError
 from training.process import liveness
 from training.registry.ledger import Entry, Ledger
-from training.registry.mlflow_versions import GONE, WEIGHTS_TAG, has_logged_model, registry_faults
+from training.registry.mlflow_versions import WEIGHTS_TAG, has_logged_model, pages, registry_faults, unless_gone
 from training.registry.registered import forget_note, model_id_of, noted, noted_sources
 from training.store import Store
 from training.store.addresses import StoreUri
@@ -26,7 +25,6 @@ from training.store.marking import units
 
 logger = logging.getLogger(__name__)
 
-PAGE: Final = 1000
 UNDER_WAY: Final = ("RUNNING", "SCHEDULED")
 ENDED: Final = "attributes.status != 'RUNNING' and attributes.status != 'SCHEDULED'"
 
@@ -93,9 +91,8 @@ def forget(store: Store, ledger: Ledger, model: str, *, experiment: str | None, 
     work = work or OpenWork(store)
     with registry_faults():
         client = mlflow.MlflowClient()
-        versions = list(_versions(client, model))
         kept: set[str | None] = set()
-        for version in versions:
+        for version in list(pages(client.search_model_versions, f"name = '{model}'")):
             weights = _deleted_of(store, version, deleted, gone_models)
             if weights is None:
                 kept.add(version.run_id)
@@ -177,13 +174,8 @@ def _is_run_used(client: Any, version: Any, work: OpenWork) -> bool:
     others = client.search_model_versions(f"run_id = '{version.run_id}'", max_results=2)
     if any((other.name, str(other.version)) != (version.name, str(version.version)) for other in others):
         return True
-    try:
-        status = client.get_run(version.run_id).info.status
-    except MlflowException as err:
-        if err.error_code not in GONE:
-            raise
-        return False
-    return status in UNDER_WAY or work.uses(version.run_id)
+    run = unless_gone(client.get_run, version.run_id)
+    return run is not None and (run.info.status in UNDER_WAY or work.uses(version.run_id))
 
 
 def _has_version(client: Any, run_id: str) -> bool:
@@ -191,26 +183,17 @@ def _has_version(client: Any, run_id: str) -> bool:
 
 
 def _delete_logged_model(client: Any, model_id: str) -> None:
-    try:
-        location = client.get_logged_model(model_id).artifact_location
-    except MlflowException as err:
-        if err.error_code not in GONE:
-            raise
-        return
-    _delete_files(location)
-    client.delete_logged_model(model_id)
+    logged = unless_gone(client.get_logged_model, model_id)
+    if logged is not None:
+        _delete_files(logged.artifact_location)
+        client.delete_logged_model(model_id)
 
 
 def _delete_run(client: Any, run_id: str) -> None:
     # The first time there may be years of them.
     liveness.moved()
-    try:
-        run = client.get_run(run_id)
-    except MlflowException as err:
-        if err.error_code not in GONE:
-            raise
-        return
-    if run.info.lifecycle_stage != "deleted":
+    run = unless_gone(client.get_run, run_id)
+    if run is not None and run.info.lifecycle_stage != "deleted":
         _delete_files(run.info.artifact_uri)
         client.delete_run(run_id)
 
@@ -226,26 +209,10 @@ def _delete_files(location: str) -> None:
         repository.delete_artifacts(file.path)
 
 
-def _versions(client: Any, model: str) -> Iterator[Any]:
-    token = None
-    while True:
-        page = client.search_model_versions(f"name = '{model}'", max_results=PAGE, page_token=token)
-        yield from page
-        token = page.token
-        if not token:
-            return
-
-
 def _old_runs(client: Any, experiment: str, before: datetime) -> list[str]:
     found = client.get_experiment_by_name(experiment)
     if found is None:
         return []
-    runs: list[str] = []
     # Ours alone: people have runs of their own in the experiment of a pipeline.
-    token, wanted = None, f"attributes.start_time < {int(before.timestamp() * 1000)} and {ENDED} and tags.`{ID_TAG}` LIKE '%'"
-    while True:
-        page = client.search_runs([found.experiment_id], wanted, max_results=PAGE, page_token=token)
-        runs += [run.info.run_id for run in page]
-        token = page.token
-        if not token:
-            return runs
+    wanted = f"attributes.start_time < {int(before.timestamp() * 1000)} and {ENDED} and tags.`{ID_TAG}` LIKE '%'"
+    return [run.info.run_id for run in pages(client.search_runs, [found.experiment_id], wanted)]

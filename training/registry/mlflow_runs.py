@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import mlflow
 from mlflow.entities import Dataset, DatasetInput, InputTag, Metric
-from mlflow.exceptions import MlflowException
 
 from training.contracts import StageRequest
 from training.engine.tracking_journal import quick_requests
 from training.errors import UnavailableError
 from training.process.scratch import scratch_folder
 from training.registry.headline import headline
-from training.registry.mlflow_versions import registry_faults, run_here
+from training.registry.mlflow_versions import registry_faults, run_here, set_by_two
 from training.spec import PipelineSpec
 from training.store import Manifest, Store
 
@@ -157,9 +156,5 @@ def _describe_experiment(client: Any, run_id: str, description: str) -> None:
     experiment = client.get_experiment(client.get_run(run_id).info.experiment_id)
     if not description or experiment.tags.get(NOTE_TAG):
         return
-    try:
+    with set_by_two():
         client.set_experiment_tag(experiment.experiment_id, NOTE_TAG, description)
-    except MlflowException as err:
-        # Of two that add the same tag at the same moment the database refuses one.
-        if err.error_code != "BAD_REQUEST":
-            raise

@@ -1,11 +1,11 @@
-"""MLflow's registry: versions and their artifacts. Aliases and tags follow the ledger in `training.registry.mlflow_sync`."""
+"""MLflow's registry: versions and their artifacts. Aliases and tags follow the ledger in `training.registry.mlflow_mirror`."""
 
 from __future__ import annotations
 
 import json
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -30,6 +30,7 @@ UNNAMEABLE: Final = re.compile(r"[^\w\-./ ]")
 MAX_PARAM_NAME_CHARS: Final = 250
 GONE: Final = ("RESOURCE_DOES_NOT_EXIST", "NOT_FOUND")
 """MLflow's codes for what is deleted, or never was."""
+PAGE: Final = 1000
 
 
 @contextmanager
@@ -42,6 +43,42 @@ def registry_faults() -> Iterator[None]:
         raise UnavailableError(
             "mlflow.unavailable", f"a request to MLflow failed: {text}", hint="make status; MLFLOW_TRACKING_URI"
         ) from err
+
+
+def unless_gone(call: Callable[..., Any], *arguments: Any) -> Any | None:
+    """Return what MLflow answers to a call, None where what the call is about is deleted, or never was.
+
+    Raises:
+        MlflowException: any other refusal, or no answer.
+    """
+    try:
+        return call(*arguments)
+    except MlflowException as err:
+        if err.error_code not in GONE:
+            raise
+        return None
+
+
+@contextmanager
+def set_by_two() -> Iterator[None]:
+    """Go on where MLflow's database refuses a tag: of two writers that add the same one at the same moment, it takes one."""
+    try:
+        yield
+    except MlflowException as err:
+        if err.error_code != "BAD_REQUEST":
+            raise
+        logger.info("another process has just set it: %s", err)
+
+
+def pages(search: Callable[..., Any], *arguments: Any) -> Iterator[Any]:
+    """Yield everything that a search of MLflow's client finds, page by page."""
+    token = None
+    while True:
+        page = search(*arguments, max_results=PAGE, page_token=token)
+        yield from page
+        token = page.token
+        if not token:
+            return
 
 
 def register_candidate(
@@ -116,15 +153,8 @@ def save_model(store: Store, manifest: Manifest, folder: Path, *, inputs: Mappin
 
 def run_here(client: Any, run_id: str | None) -> Any | None:
     """Return the MLflow run of a training, None where this server does not have it: it may be another one, or an earlier backup."""
-    if run_id is None:
-        return None
-    try:
-        run = client.get_run(run_id)
-    except MlflowException as err:
-        if err.error_code not in GONE:
-            raise
-        return None
-    return None if run.info.lifecycle_stage == "deleted" else run
+    run = None if run_id is None else unless_gone(client.get_run, run_id)
+    return None if run is None or run.info.lifecycle_stage == "deleted" else run
 
 
 def log_model(
@@ -191,18 +221,14 @@ def find_registered(store: Store, client: Any, model: str, weights: str) -> Regi
     for number in copies:
         if number in named:
             continue
-        try:
-            client.delete_model_version(model, number)
-        except MlflowException as err:
-            # Another attempt was faster.
-            if err.error_code != "RESOURCE_DOES_NOT_EXIST":
-                raise
+        # Another attempt may be faster.
+        unless_gone(client.delete_model_version, model, number)
     return registration_of(oldest.version, oldest.source, facts)
 
 
 def verified(store: Store, client: Any, model: str, weights: str, hint: Registration) -> Any | None:
     """Return MLflow's version at the number of a hint, None where another one is there, or none."""
-    version = version_at(client, model, hint.number)
+    version = unless_gone(client.get_model_version, model, hint.number)
     if version is None or str(version.source) != f"{SCHEME}{hint.logged_model}":
         return None
     facts = noted(store, version.source)
@@ -213,20 +239,4 @@ def has_logged_model(client: Any, source: object) -> bool:
     """Return whether the logged model that the source of a version of ours names still exists. Users delete it alone, and so does
     `mlflow gc`.
     """
-    try:
-        client.get_logged_model(str(source).removeprefix(SCHEME))
-    except MlflowException as err:
-        if err.error_code not in GONE:
-            raise
-        return False
-    return True
-
-
-def version_at(client: Any, model: str, number: str) -> Any | None:
-    """Return MLflow's version of a number, None where there is none."""
-    try:
-        return client.get_model_version(model, number)
-    except MlflowException as err:
-        if err.error_code not in GONE:
-            raise
-        return None
+    return unless_gone(client.get_logged_model, str(source).removeprefix(SCHEME)) is not None

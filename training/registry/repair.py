@@ -15,8 +15,8 @@ from training.engine.tracking_journal import quick_requests
 from training.errors import DeniedError, NightshiftError, UnavailableError
 from training.process import liveness
 from training.registry.ledger import Ledger
+from training.registry.mlflow_mirror import mirror
 from training.registry.mlflow_retention import OpenWork, forget, forget_notes
-from training.registry.mlflow_sync import follow
 from training.registry.mlflow_versions import registry_faults
 from training.spec import PipelineSpec
 from training.store import Store
@@ -74,7 +74,7 @@ def repair_models(
     for number, model in enumerate(found.models):
         liveness.moved()
         try:
-            follow(ledger, store, model, now=now)
+            mirror(ledger, store, model, now=now)
             if forget_before is not None:
                 forget(store, ledger, model, experiment=experiment_of(store, ledger, model), before=forget_before, work=work)
         except UnavailableError as err:

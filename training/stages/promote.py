@@ -39,8 +39,8 @@ from training.spec.registration import registered_words
 from training.store import Manifest
 
 with lean_imports(deferred=MLFLOW_DEFERRED, absent=MLFLOW_OPTIONAL):
+    from training.registry.mlflow_mirror import mirror
     from training.registry.mlflow_runs import note_decision
-    from training.registry.mlflow_sync import follow
     from training.registry.repair import repair_models
     from training.registry.restoring import Origin, registration_now
 
@@ -98,7 +98,7 @@ def _followed(context: StageContext, ledger: Ledger, kept: Entry | CanaryVerdict
     """Update MLflow. Where no alias moved and MLflow does not answer, a later update adds the tags; an approval does not wait for them."""
     model = context.spec.promote.model
     try:
-        return follow(ledger, context.store, model, whole=is_order)
+        return mirror(ledger, context.store, model)
     except UnavailableError as err:
         if isinstance(kept, CanaryVerdict) or kept.action != "recorded" or is_order:
             raise

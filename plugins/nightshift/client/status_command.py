@@ -96,6 +96,9 @@ def _row(found: Standing) -> tuple[str, ...]:
     champions = [model.champion.semantic_version or model.champion.version for model in found.models if model.champion is not None]
     waiting = [version for model in found.models for version in model.awaiting_approval]
     run = found.last_run
+    behind = [
+        f"decisions about {model.name} that MLflow does not show: {model.not_in_mlflow}" for model in found.models if model.not_in_mlflow
+    ]
     return (
         found.pipeline.name,
         "paused" if found.pipeline.is_paused else time_words(found.pipeline.next_run_after),
@@ -103,7 +106,7 @@ def _row(found: Standing) -> tuple[str, ...]:
         ", ".join(waiting) or NOTHING,
         NOTHING if run is None else time_words(run.started_at),
         NOTHING if run is None else run.state,
-        "" if run is None or run.note is None else run.note,
+        "; ".join([*([run.note] if run is not None and run.note else []), *behind]),
     )
 
 

@@ -15,6 +15,7 @@ from sqlalchemy import URL, create_engine, inspect, text
 from nightshift.doctor.findings import Finding, Place, bad, good
 from training.database.connect import database_faults, head_revision, masked, parse_url
 from training.errors import DataError, SpecError
+from training.registry.ledger import Ledger
 from training.spec import load_spec
 from training.store.bucket import Bucket
 from training.store.probe import problems_of
@@ -68,6 +69,15 @@ def database(place: Place) -> Iterator[Finding]:
     path = Path(url.database or "")
     if url.get_backend_name() == "sqlite" and path.is_file() and not os.access(path, os.W_OK):
         yield bad("database", f"this user cannot write to {path}", hint=f"chown it to the user of the services: chown {os.getuid()} {path}")
+    elif revision == head:
+        yield from _unmirrored(Ledger(place.settings.database_url))
+
+
+def _unmirrored(ledger: Ledger) -> Iterator[Finding]:
+    for model, missing in ledger.unmirrored().items():
+        if missing:
+            hint = f"housekeeping does it within the hour once MLflow answers; now: python -m training.registry check {model} --repair"
+            yield bad("mirror", f"MLflow does not show the newest decisions about {model}: {missing}", hint=hint)
 
 
 def _sqlite_revision(url: URL) -> str | None:

@@ -127,8 +127,8 @@ class RepairOperator(StageOperator):
             return ""
         if getattr(context["dag_run"], "run_type", "") == "manual":
             return "this run was triggered by hand"
-        if pending := {entry.model for entry in ledger.pending()}:
-            return f"the outbox has entries of {', '.join(sorted(pending))}"
+        if behind := ledger.unmirrored():
+            return f"MLflow does not show the newest decisions, or a process died that wrote them: {', '.join(behind)}"
         retention = self._retention()
         done = _done_ref(settings).read()
         if retention is None or done is None or not is_within(datetime.fromisoformat(done.value["done_at"]), retention.every):
@@ -186,39 +186,30 @@ def is_within(done_at: datetime, interval: timedelta) -> bool:
 def other_aliases(mlflow_uri: str, ledger: Ledger, store: Store, model: str) -> str:
     """Return how MLflow's aliases of a model differ from the ledger, or that they could not be read; empty where they agree.
 
-    They agree where each names the version that has the weights of the ledger: its number as noted, its source, and what the store notes
-    of that. A few GETs of MLflow's REST API: MLflow's client takes seconds to import. An account that these requests cannot use (a plugin
+    They agree where each names a version whose source has the ledger's weights, as the store notes them, and can be loaded. Three GETs of
+    MLflow's REST API, five with a canary: MLflow's client takes seconds to import. An account that these requests cannot use (a plugin
     for authentication, a Secret that only stages have) is answered by a refusal, and then the stage process looks.
     """
-    standing, places = ledger.standing(model), ledger.registrations(model)
+    standing = ledger.standing(model)
     try:
-        found = {alias: number for alias, number in _aliases(mlflow_uri, model).items() if alias in ALIASES}
+        registered = _get(mlflow_uri, "registered-models/get", name=model)
+        entries = [] if registered is None else registered["registered_model"].get("aliases", [])
+        numbers = {str(entry["alias"]): str(entry["version"]) for entry in entries}
         for alias in ALIASES:
-            holder, number = getattr(standing, alias), found.get(alias)
-            place = None if holder is None else places.get(holder.weights_digest)
-            if (holder is None) != (number is None) or (holder is not None and (place is None or place.number != number)):
-                return f"the alias {alias} of {model} names version {number}, expected {place.number if place else 'another one or none'}"
-            if holder is not None and number is not None and place is not None:
-                source = _source(mlflow_uri, model, number)
-                facts = noted(store, source)
-                if model_id_of(source) != place.logged_model or facts is None or facts.weights_digest != holder.weights_digest:
-                    return f"version {number} of {model}, the {alias}, has other weights than the ledger says"
-                if _get(mlflow_uri, f"logged-models/{place.logged_model}") is None:
-                    return f"MLflow has lost the logged model of version {number} of {model}, the {alias}"
+            holder, number = getattr(standing, alias), numbers.get(alias)
+            if holder is None and number is None:
+                continue
+            version = None if number is None else _get(mlflow_uri, "model-versions/get", name=model, version=number)
+            source = None if version is None else version["model_version"]["source"]
+            facts = noted(store, source)
+            if holder is None or facts is None or facts.weights_digest != holder.weights_digest:
+                expected = "no version" if holder is None else f"weights {holder.weights_digest[:12]}"
+                return f"the alias {alias} of {model} names version {number}, the ledger says {expected}"
+            if _get(mlflow_uri, f"logged-models/{model_id_of(source)}") is None:
+                return f"MLflow has lost the logged model of version {number} of {model}, the {alias}"
     except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError, AttributeError) as err:
         return f"the aliases of {model} cannot be read here ({type(err).__name__})"
     return ""
-
-
-def _aliases(mlflow_uri: str, model: str) -> dict[str, str]:
-    body = _get(mlflow_uri, "registered-models/get", name=model)
-    return {} if body is None else {str(entry["alias"]): str(entry["version"]) for entry in body["registered_model"].get("aliases", [])}
-
-
-def _source(mlflow_uri: str, model: str, number: str) -> str:
-    """Return the source of a version; empty where MLflow has no such version."""
-    body = _get(mlflow_uri, "model-versions/get", name=model, version=number)
-    return "" if body is None else str(body["model_version"]["source"])
 
 
 def _get(mlflow_uri: str, path: str, environ: Mapping[str, str] = os.environ, **parameters: str) -> Any | None:

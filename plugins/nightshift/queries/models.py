@@ -121,6 +121,7 @@ def _model(ledger: Ledger, name: str, pipelines: Sequence[str]) -> Model:
         canary=_holder(standing.canary),
         revision=standing.revision,
         awaiting_approval=[name_of(entry) for entry in ledger.open_requests(name)],
+        not_in_mlflow=ledger.unmirrored(name).get(name, 0),
     )
 
 

@@ -135,6 +135,7 @@ class Model(Record):
     awaiting_approval: list[str] = Field(
         description="Versions with an open request for approval: semantic, else the first 12 digits of the weights' digest."
     )
+    not_in_mlflow: int = Field(description="How many of the newest decisions MLflow does not show yet.")
 
 
 class ModelDetails(Model):

@@ -200,6 +200,7 @@ def seed_model(pipeline: str, *outcomes: tuple[str, str]) -> None:
             },
             decided_by=f"{pipeline}/{DONE}/promote/1",
         )
+    ledger.end_mirror(pipeline, None, revision=ledger.standing(pipeline).revision, decisions=len(outcomes))
 
 
 def seed_checkpoints(pipeline: str) -> list[str]:

@@ -20,8 +20,10 @@ from nightshift.client.client import Client
 from nightshift.queries.records import Run
 from tests.unit.plugins.client.test_client import Server
 from tests.unit.plugins.seeded_installation import DONE
+from tests.unit.training.registry.scenes import decide_on
 from training.engine.checkpoint.catalog import named
 from training.installation import home_folder
+from training.registry.ledger import Ledger
 from training.store import Store
 from training.store.addresses import StoreUri
 
@@ -37,6 +39,13 @@ def test_status_is_a_line_for_each_pipeline_and_fails_where_a_last_run_failed(ca
     assert head == ["pipeline", "next", "run", "champion", "waits", "last", "run", "state", "note"]
     assert (flights[0], flights[1], ranking[0], ranking[2], ranking[3]) == ("flight_delay", "paused", "search_ranking", "1.1.0", "1.3.0")
     assert ranking[-1] == "failed"
+
+
+@pytest.mark.usefixtures("server")
+def test_status_says_that_mlflow_lags_behind_the_ledger(capsys: pytest.CaptureFixture[str]) -> None:
+    decide_on(Ledger(), 9, "rejected", model="search_ranking", evidence={"pipeline": "search_ranking"})
+    status_command.main([])
+    assert capsys.readouterr().out.splitlines()[2].endswith("decisions about search_ranking that MLflow does not show: 1")
 
 
 @pytest.mark.usefixtures("server")

@@ -23,8 +23,8 @@ from training.errors import DeniedError
 from training.registry.headline import headline
 from training.registry.history_table import history_lines
 from training.registry.ledger import Ledger
+from training.registry.mlflow_mirror import description_of
 from training.registry.mlflow_schema import ModelSchema, schema_text
-from training.registry.mlflow_sync import description_of
 from training.spec.models import Alerts, Email, Slack
 
 CONTROLS = ["\x1b[31m", "\x9b2J", "\u202egnp", "a\x00", "a\x07"]

@@ -15,8 +15,10 @@ from nightshift.doctor.findings import Finding, Place
 from nightshift.settings import Settings
 from tests.unit.plugins.execution.kubernetes.conftest import api
 from tests.unit.plugins.execution.kubernetes.kubernetes_api import KubernetesApi
+from tests.unit.training.registry.scenes import decide_on
 from training.database import connect
 from training.database.connect import head_revision
+from training.registry.ledger import Ledger
 from training.runtime.provenance import CHECKOUT
 from training.store.bucket import Bucket
 
@@ -84,6 +86,17 @@ def test_a_database_of_another_version_is_found_and_not_migrated(place: Place) -
     revise(place, "9999")
     assert "newer version (9999" in only(list(storage.database(place))).message
     revise(place, head_revision())
+
+
+def test_decisions_that_mlflow_does_not_show_yet_are_found_with_their_model(place: Place) -> None:
+    ledger = Ledger(place.settings.database_url)
+    decide_on(ledger, 1, model="behind")
+    decide_on(ledger, 2, "rejected", model="behind")
+    (found,) = [each for each in storage.database(place) if not each.is_ok]
+    assert (found.check, found.message) == ("mirror", "MLflow does not show the newest decisions about behind: 2")
+    assert "within the hour" in found.hint
+    ledger.end_mirror("behind", ledger.begin_mirror("behind", 1), revision=1, decisions=2)
+    assert only(list(storage.database(place))).is_ok
 
 
 def test_a_damaged_database_is_found(place: Place) -> None:

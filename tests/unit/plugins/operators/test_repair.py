@@ -101,7 +101,7 @@ def quiet(registry: dict[str, dict[str, str]], store: Store, spec_uri: str) -> L
         note(store, logged, Noted(weights_digest="w1", artifact_digest="f" * 64))
         ledger.note_registration(model, "w1", Registration(number="1", logged_model=logged, artifact_digest="f" * 64))
         Registry.sources[f"{model}/1"] = f"models:/{logged}"
-    ledger.mark_told([entry.number for entry in ledger.pending()])
+        ledger.end_mirror(model, None, revision=1, decisions=1)
     store.ref(DONE_REF).move({"done_at": datetime.now(UTC).isoformat()}, expected=0)
     return ledger
 
@@ -143,8 +143,12 @@ def test_look_for_something_to_do_imports_no_mlflow(quiet: Ledger) -> None:
     assert done.returncode == 0, done.stderr[-2000:]
 
 
-def outbox(ledger: Ledger, store: Store, registry: dict[str, dict[str, str]], patch: pytest.MonkeyPatch) -> None:
-    ledger.add_note("b")
+def decided(ledger: Ledger, store: Store, registry: dict[str, dict[str, str]], patch: pytest.MonkeyPatch) -> None:
+    decide_on(ledger, 2, "rejected", model="b")
+
+
+def dead_writer(ledger: Ledger, store: Store, registry: dict[str, dict[str, str]], patch: pytest.MonkeyPatch) -> None:
+    ledger.begin_mirror("b", 1)
 
 
 def metrics(ledger: Ledger, store: Store, registry: dict[str, dict[str, str]], patch: pytest.MonkeyPatch) -> None:
@@ -200,12 +204,13 @@ def no_http(ledger: Ledger, store: Store, registry: dict[str, dict[str, str]], p
     [
         (wrong_clock, "retention every"),
         (no_http, "cannot be read here"),
-        (outbox, "the outbox has entries of b"),
+        (decided, "MLflow does not show the newest decisions, or a process died that wrote them: b"),
+        (dead_writer, "MLflow does not show the newest decisions, or a process died that wrote them: b"),
         (metrics, "metrics wait"),
-        (alias, "the alias champion of b names version 2, expected 1"),
-        (lost_alias, "the alias champion of a names version None, expected 1"),
-        (numbered_again, "version 1 of b, the champion, has other weights than the ledger says"),
-        (other_note, "version 1 of b, the champion, has other weights than the ledger says"),
+        (alias, "the alias champion of b names version 2, the ledger says weights w1"),
+        (lost_alias, "the alias champion of a names version None, the ledger says weights w1"),
+        (numbered_again, "the alias champion of b names version 1, the ledger says weights w1"),
+        (other_note, "the alias champion of b names version 1, the ledger says weights w1"),
         (lost_model, "MLflow has lost the logged model of version 1 of b, the champion"),
         (alert, "an alert is due: it serves w2"),
         (account, "cannot be read here"),
@@ -310,7 +315,7 @@ def test_task_that_failed_for_one_model_says_which_and_why(
 ) -> None:
     """The whole task, with the process that it starts: MLflow's stand-in answers nothing but aliases, so no model can be compared."""
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    quiet.add_note("a")
+    quiet.begin_mirror("a", 1)
     with pytest.raises(
         StageFailedError, match=r"registry\.repair.*1 of 2 models failed: a: \[mlflow\.unavailable\].*1 more.*not checked: b"
     ):
@@ -344,7 +349,7 @@ def test_an_alert_goes_out_also_where_the_comparison_fails_for_another_model(
         raise StageFailedError("a failed")
 
     monkeypatch.setattr(StageOperator, "execute", failing)
-    quiet.add_note("a")
+    quiet.begin_mirror("a", 1)
     with pytest.raises(StageFailedError, match="a failed"):
         execute(RepairOperator(task_id="repair"), context())
     assert announced == ["r1"]

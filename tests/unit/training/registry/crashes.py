@@ -18,7 +18,7 @@ from tests.unit.training.registry.scenes import decide_on
 from training.database import connect
 from training.registry.decisions import answer_request, roll_back, settle_canary, settlement
 from training.registry.ledger import Ledger
-from training.registry.mlflow_sync import follow
+from training.registry.mlflow_mirror import mirror
 from training.store import Store
 
 CALLS = (
@@ -91,7 +91,7 @@ def prepare(ledger: Ledger, store: Store, model: str, story: str) -> None:
     if story == "rollback":
         decide_on(ledger, 2, model=model)
         decide_on(ledger, 3, model=model, canary=True)
-    follow(ledger, store, model)
+    mirror(ledger, store, model)
 
 
 def tell(ledger: Ledger, store: Store, model: str, story: str) -> None:
@@ -108,7 +108,7 @@ def tell(ledger: Ledger, store: Store, model: str, story: str) -> None:
         answer_request(ledger, request, story.removeprefix("approval "), by="ada", words="so")
     elif story == "rollback":
         roll_back(ledger, model, by="ada", reason="late", order="rollback/1")
-    follow(ledger, store, model)
+    mirror(ledger, store, model)
 
 
 STORIES = {

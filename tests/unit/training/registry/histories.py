@@ -21,7 +21,7 @@ from training.registry.decisions import answer_request, former_champions, record
 from training.registry.findings import Finding, Findings
 from training.registry.ledger import AliasHolder, Ledger
 from training.registry.mlflow_aliases import ALIASES, KEPT
-from training.registry.mlflow_sync import differences, follow
+from training.registry.mlflow_mirror import differences, mirror
 from training.registry.mlflow_versions import WEIGHTS_TAG, register_candidate
 from training.registry.repair import repair_models
 from training.registry.restoring import Origin, registration_now
@@ -68,14 +68,14 @@ class History:
     def answer(self) -> None:
         for request in self.ledger.open_requests(MODEL):
             answer_request(self.ledger, request, self.random.choice(["approved", "declined"]), by="ada", words="so")
-        follow(self.ledger, self.store, MODEL, whole=False, now=lambda: self.now)
+        mirror(self.ledger, self.store, MODEL, now=lambda: self.now)
 
     def settle(self) -> None:
         standing = self.ledger.standing(MODEL)
         if standing.canary is not None:
             outcome = self.random.choice(["accepted", "rolled_back"])
             settle_canary(self.ledger, standing, outcome, reasons=[], evidence={}, decided_by="canary")
-            follow(self.ledger, self.store, MODEL, whole=False, now=lambda: self.now)
+            mirror(self.ledger, self.store, MODEL, now=lambda: self.now)
 
     def force(self) -> None:
         """The newest candidate once more: its evaluation is found, and names the version that it had."""
@@ -88,7 +88,7 @@ class History:
 
     def back(self) -> None:
         roll_back(self.ledger, MODEL, by="ada", reason="late")
-        follow(self.ledger, self.store, MODEL, now=lambda: self.now)
+        mirror(self.ledger, self.store, MODEL, now=lambda: self.now)
 
     def race(self) -> None:
         """Two nights at the same moment, each a process."""
@@ -309,7 +309,7 @@ def promote(
     )
     reasons: list[Any] = [{"gate": "minimum", "passed": outcome == "accepted", "words": "so"}]
     record_candidate(ledger, holder, model=MODEL, outcome=outcome, reasons=reasons, evidence=evidence, decided_by="night")
-    follow(ledger, store, MODEL, whole=False)
+    mirror(ledger, store, MODEL)
 
 
 def client() -> mlflow.MlflowClient:

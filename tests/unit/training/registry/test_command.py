@@ -17,12 +17,12 @@ import pytest
 from tests.unit.training.registry.scenes import decide_on, rows, seats
 from training.engine.tracking_journal import QUICK
 from training.errors import ExitCode, UnavailableError
-from training.registry import mlflow_sync as follow_module
+from training.registry import mlflow_mirror as mirror_module
 from training.registry import repair
 from training.registry.cli import main
 from training.registry.history_table import history_lines
 from training.registry.ledger import Ledger
-from training.registry.mlflow_sync import follow
+from training.registry.mlflow_mirror import mirror
 from training.registry.registered import Registration
 from training.store import Store
 
@@ -42,7 +42,7 @@ def untold(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Models that MLflow would have been told of."""
     followed: list[str] = []
     monkeypatch.setattr(repair, "check_answers", lambda: None)
-    monkeypatch.setattr(follow_module, "follow", lambda ledger, store, model: followed.append(model))
+    monkeypatch.setattr(mirror_module, "mirror", lambda ledger, store, model: followed.append(model))
     return followed
 
 
@@ -184,7 +184,7 @@ def test_a_rollback_that_registers_a_lost_version_again_says_the_number_that_it_
     decide_on(ledger, 2)
     again = Registration(number="7", logged_model="m-7", artifact_digest="f" * 64)
     monkeypatch.setattr(repair, "check_answers", lambda: None)
-    monkeypatch.setattr(follow_module, "follow", lambda ledger, _store, model: ledger.note_registration(model, "w1", again))
+    monkeypatch.setattr(mirror_module, "mirror", lambda ledger, _store, model: ledger.note_registration(model, "w1", again))
     assert main(["rollback", "m", "--reason", "late", "--yes"]) == 0
     assert capsys.readouterr().out == "m: champion is version 1.1.0; the ledger has it\nMLflow's aliases and tags say so too: version 7\n"
 
@@ -249,7 +249,7 @@ def test_rollback_without_mlflow_reports_that_it_is_recorded_and_how_to_continue
         raise UnavailableError("mlflow.unavailable", "no answer")
 
     monkeypatch.setattr(repair, "check_answers", lambda: None)
-    monkeypatch.setattr(follow_module, "follow", silent)
+    monkeypatch.setattr(mirror_module, "mirror", silent)
     assert main(["rollback", "m", "--reason", "late", "--yes"]) == ExitCode.UNAVAILABLE
     assert "the rollback is recorded; to update MLflow: python -m training.registry check m --repair" in capsys.readouterr().err
     assert seats(ledger) == ("1", None)
@@ -273,7 +273,7 @@ def test_a_check_lists_what_differs_and_its_repair_sets_it_right(
     ledger: Ledger, store: Store, registry: mlflow.MlflowClient, model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     decide_on(ledger, 1, model=model)
-    follow(ledger, store, model)
+    mirror(ledger, store, model)
     assert main(["check"]) == 0
     assert capsys.readouterr().out == "MLflow and the ledger agree\n"
     registry.set_registered_model_alias(model, "champion", "3")

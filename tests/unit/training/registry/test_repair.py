@@ -49,7 +49,7 @@ def test_all_models_are_repaired_in_one_call(store: Store, ledger: Ledger, model
     found.check()
     assert found.models == models
     assert aliases(registry, models) == [{"champion": "1"}] * 3
-    assert ledger.pending() == []
+    assert ledger.unmirrored() == {}
 
 
 def test_a_version_that_nothing_has_any_more_leaves_its_model_without_a_champion_and_the_others_with_theirs(
@@ -78,14 +78,14 @@ def test_model_that_fails_otherwise_fails_alone_and_is_retried(
     error: Callable[[], Exception],
     expected: str,
 ) -> None:
-    real = repair.follow
+    real = repair.mirror
 
-    def follow(ledger: Ledger, store: Store, model: str, **options: Any) -> Any:
+    def mirror(ledger: Ledger, store: Store, model: str, **options: Any) -> Any:
         if model == models[0]:
             raise error()
         return real(ledger, store, model, **options)
 
-    monkeypatch.setattr(repair, "follow", follow)
+    monkeypatch.setattr(repair, "mirror", mirror)
     found = repair_models(store, ledger, forget_before=None)
     assert aliases(registry, models) == [{}, {"champion": "1"}, {"champion": "1"}]
     with pytest.raises(UnavailableError, match=rf"1 of 3 models failed: {models[0]}: \[{expected}\]"):
@@ -105,10 +105,10 @@ def test_mlflow_that_is_away_is_asked_once_and_not_for_each_model(
 
 
 def test_ledger_that_is_away_ends_the_repair(store: Store, ledger: Ledger, models: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    def follow(*_: object, **_options: object) -> None:
+    def mirror(*_: object, **_options: object) -> None:
         raise UnavailableError("database.unavailable", "away")
 
-    monkeypatch.setattr(repair, "follow", follow)
+    monkeypatch.setattr(repair, "mirror", mirror)
     with pytest.raises(UnavailableError, match="away"):
         repair_models(store, ledger, forget_before=None)
 

@@ -39,7 +39,7 @@ def _nobody_else(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
             "training.registry.mlflow_versions.register_candidate",
             lambda *_args, **_named: Registration(number=str(next(versions)), logged_model="m-7", artifact_digest=DIGEST),
         )
-        patch.setattr("training.stages.promote.follow", lambda ledger, _store, model, **_options: ledger.standing(model))
+        patch.setattr("training.stages.promote.mirror", lambda ledger, _store, model, **_options: ledger.standing(model))
         patch.setattr("training.stages.promote.registration_now", lambda _store, _model, _origin, hint: hint)
         patch.setattr(latency, "measure", lambda *_args, **_named: LATENCY)
         yield
@@ -313,7 +313,7 @@ def test_a_question_does_not_wait_for_mlflow_and_a_promotion_does(
         "dataset": bench.dataset_uri,
         "snapshot": bench.snapshot_uri,
     }
-    monkeypatch.setattr("training.stages.promote.follow", away)
+    monkeypatch.setattr("training.stages.promote.mirror", away)
     asked = bench.stage("promote", inputs, {}, work="asks")
     assert asked.scalars["decision"] == "needs_approval"
     other, _ = bench.evaluate(models["blind"], NO_BETTER_THAN_NAIVE, work="promotes")

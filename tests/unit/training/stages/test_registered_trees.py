@@ -33,7 +33,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OutsideBench]:
             "training.registry.mlflow_versions.register_candidate",
             lambda *_args, **_named: Registration(number="7", logged_model="m-7", artifact_digest="f" * 64),
         )
-        patch.setattr("training.stages.promote.follow", lambda ledger, _store, model, **_options: ledger.standing(model))
+        patch.setattr("training.stages.promote.mirror", lambda ledger, _store, model, **_options: ledger.standing(model))
         patch.setattr("training.stages.promote.registration_now", lambda _store, _model, _origin, hint: hint)
         patch.setattr(latency, "measure", lambda *_args, **_named: LATENCY)
         yield OutsideBench(tmp_path_factory.mktemp("outside"), "binary")

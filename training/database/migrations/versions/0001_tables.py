@@ -222,6 +222,8 @@ def _create_ledger() -> None:
         sa.Column("canary", sa.JSON),
         sa.Column("revision", sa.BigInteger, nullable=False),
         sa.Column("mirrored_revision", sa.BigInteger, nullable=False, server_default="0"),
+        sa.Column("mirrored_decisions", sa.BigInteger, nullable=False, server_default="0"),
+        sa.Column("mirrors", sa.JSON, nullable=False),
     )
     op.create_table(
         "rollback_order",
@@ -236,14 +238,6 @@ def _create_ledger() -> None:
 
 
 def _create_registry() -> None:
-    op.create_table(
-        "registry_outbox",
-        sa.Column("id", _NUMBER, primary_key=True),
-        sa.Column("model", sa.String(63), nullable=False, index=True),
-        sa.Column("decision_key", sa.String(64), nullable=False),
-        sa.Column("created_at", _INSTANT, nullable=False),
-        sa.Column("done_at", _INSTANT),
-    )
     op.create_table(
         "registered_version",
         sa.Column("model", sa.String(63), primary_key=True),

@@ -14,8 +14,8 @@ from training.errors import DeniedError
 from training.registry.decisions import find_version, roll_back, settle_canary
 from training.registry.findings import Finding, Findings
 from training.registry.ledger import Ledger
+from training.registry.mlflow_mirror import differences, mirror
 from training.registry.mlflow_retention import forget
-from training.registry.mlflow_sync import differences, follow
 from training.registry.mlflow_versions import WEIGHTS_TAG
 from training.registry.retention import LedgerRoots
 from training.store import Store
@@ -35,10 +35,10 @@ class Scene:
         self.uris = [store.manifests.put_files("model", {"weights": b"%d" % number}, {})[0] for number in range(4)]
         for number, outcome in ((1, "accepted"), (2, "accepted"), (3, "rejected")):
             decide_on(self.ledger, number, outcome, model=model, evidence={"model_uri": self.uris[number]})
-        self.follow()
+        self.mirror()
 
-    def follow(self, now: datetime = NOON, **options: bool) -> None:
-        follow(self.ledger, self.store, self.model, now=lambda: now, **options)
+    def mirror(self, now: datetime = NOON, **options: bool) -> None:
+        mirror(self.ledger, self.store, self.model, now=lambda: now, **options)
 
     def move(self, number: int, alias: str = "champion") -> None:
         self.client.set_registered_model_alias(self.model, alias, str(number))
@@ -62,7 +62,7 @@ def scene(tmp_path: Path, store: Store, registry: mlflow.MlflowClient, model: st
 def test_a_former_champion_keeps_the_alias_for_a_day_with_an_alert_that_names_both_and_what_to_do(scene: Scene) -> None:
     scene.move(1)
     for hours in (0, 1, 23):
-        scene.follow(NOON + timedelta(hours=hours))
+        scene.mirror(NOON + timedelta(hours=hours))
         assert scene.alias() == "1"
     (finding,) = scene.open()
     assert (finding.kind, finding.served, finding.first_seen_at) == ("former_champion", "w1", NOON)
@@ -71,15 +71,15 @@ def test_a_former_champion_keeps_the_alias_for_a_day_with_an_alert_that_names_bo
     assert f'`nightshift rollback {scene.model} --to 1.1.0 --reason "…"` records it' in finding.words
     assert f"`python -m training.registry check {scene.model} --repair` sets it back" in finding.words
     assert "set back after 2026-03-02 12:00 UTC" in finding.words
-    scene.follow(NOON + timedelta(hours=24))
+    scene.mirror(NOON + timedelta(hours=24))
     assert (scene.alias(), scene.open()) == ("2", [])
 
 
 def test_within_the_day_neither_a_rejected_run_nor_retention_touches_the_alias_its_version_or_its_weights(scene: Scene) -> None:
     scene.move(1)
-    scene.follow()
+    scene.mirror()
     decide_on(scene.ledger, 4, "rejected", model=scene.model)
-    scene.follow(whole=False)
+    scene.mirror()
     roots, (_, served, champion, rejected) = LedgerRoots(scene.ledger.database_url, champions=0), scene.uris
     assert {served, champion} <= set(roots.uris())
     assert roots.release([served, rejected]) == {served}
@@ -89,69 +89,69 @@ def test_within_the_day_neither_a_rejected_run_nor_retention_touches_the_alias_i
 
 def test_a_promotion_ends_the_day_of_a_former_champion(scene: Scene) -> None:
     scene.move(1)
-    scene.follow()
+    scene.mirror()
     decide_on(scene.ledger, 4, model=scene.model)
-    scene.follow(whole=False)
+    scene.mirror()
     assert (scene.alias(), scene.open()) == ("4", [])
 
 
 def test_a_canary_neither_made_nor_ended_takes_the_day_of_a_former_champion(scene: Scene) -> None:
     scene.move(1)
-    scene.follow()
+    scene.mirror()
     decide_on(scene.ledger, 4, model=scene.model, canary=True)
-    scene.follow(NOON + timedelta(hours=1), whole=False)
+    scene.mirror(NOON + timedelta(hours=1))
     assert (scene.alias(), scene.alias("canary"), scene.kinds()) == ("1", "4", [("champion", "former_champion", "w1")])
     settle_canary(scene.ledger, scene.ledger.standing(scene.model), "rolled_back", reasons=[], evidence={}, decided_by="canary")
-    scene.follow(NOON + timedelta(hours=2), whole=False)
+    scene.mirror(NOON + timedelta(hours=2))
     assert (scene.alias(), scene.alias("canary"), scene.kinds()) == ("1", None, [("champion", "former_champion", "w1")])
     # And what is moved while that one is open was moved by a hand, not late.
     scene.move(4, "canary")
-    scene.follow(NOON + timedelta(hours=3))
+    scene.mirror(NOON + timedelta(hours=3))
     assert (scene.alias("canary"), scene.kinds()[1:]) == (None, [("canary", "not_decided", "w4")])
 
 
 def test_a_process_that_died_after_the_last_move_hides_no_moved_alias(scene: Scene) -> None:
-    scene.ledger.add_note(scene.model)
+    assert scene.ledger.begin_mirror(scene.model, 2)
     scene.move(1)
-    scene.follow()
+    scene.mirror()
     assert (scene.alias(), scene.kinds()) == ("1", [("champion", "former_champion", "w1")])
 
 
 def test_the_late_write_of_a_process_that_began_before_the_last_move_is_set_right(scene: Scene) -> None:
     decide_on(scene.ledger, 4, model=scene.model)
-    late = scene.ledger.add_note(scene.model)
+    late = scene.ledger.begin_mirror(scene.model, 3)
     decide_on(scene.ledger, 5, model=scene.model)
-    scene.follow()
+    scene.mirror()
     scene.move(4)
-    scene.follow()
+    scene.mirror()
     assert (scene.alias(), scene.kinds()) == ("5", [])
-    scene.ledger.mark_told([late])
+    scene.ledger.end_mirror(scene.model, late, revision=3, decisions=4)
     scene.move(4)
-    scene.follow()
+    scene.mirror()
     assert (scene.alias(), scene.kinds()) == ("4", [("champion", "former_champion", "w4")])
 
 
 def test_a_rollback_records_what_a_person_did(scene: Scene) -> None:
     scene.move(1)
-    scene.follow()
+    scene.mirror()
     roll_back(scene.ledger, scene.model, by="ada", reason="complaints", to="1.1.0")
-    scene.follow()
+    scene.mirror()
     assert (scene.alias(), scene.open(), differences(scene.ledger, scene.store, scene.model)) == ("1", [], [])
 
 
 def test_an_order_sets_a_former_champion_back_at_once(scene: Scene) -> None:
     scene.move(1)
-    scene.follow()
+    scene.mirror()
     (listed,) = differences(scene.ledger, scene.store, scene.model, now=NOON)
     assert "a former champion" in str(listed)
-    scene.follow(is_ordered=True)
+    scene.mirror(is_ordered=True)
     assert (scene.alias(), scene.open()) == ("2", [])
 
 
 @pytest.mark.parametrize(("alias", "number"), [("champion", 3), ("champion", 9), ("canary", 1), ("canary", 3)])
 def test_what_was_never_decided_is_set_back_at_once_and_announced_once(scene: Scene, alias: str, number: int) -> None:
     scene.move(number, alias)
-    scene.follow(whole=False)
+    scene.mirror()
     assert scene.alias(alias) == {"champion": "2", "canary": None}[alias]
     assert scene.kinds() == [(alias, "not_decided", f"w{number}")]
     scene.findings.note_announced([finding.number for finding in scene.findings.to_announce()], now=NOON)
@@ -162,7 +162,7 @@ def test_a_version_that_only_says_that_it_is_the_champion_is_not(scene: Scene) -
     tags = {WEIGHTS_TAG: "w2", "lifecycle": "champion", "nightshift.decision": "accepted"}
     made = scene.client.create_model_version(scene.model, "file:///elsewhere", tags=tags)
     scene.move(int(made.version))
-    scene.follow()
+    scene.mirror()
     assert scene.alias() == "2"
     assert scene.kinds() == [("champion", "not_decided", "")]
 
@@ -171,7 +171,7 @@ def test_a_copied_tag_makes_no_version_another_one_where_the_true_one_is_gone(sc
     for name, value in scene.client.get_model_version(scene.model, "2").tags.items():
         scene.client.set_model_version_tag(scene.model, "3", name, value)
     scene.client.delete_model_version(scene.model, "2")
-    scene.follow()
+    scene.mirror()
     # A logged model without files cannot be registered again.
     assert scene.alias() is None
     assert scene.kinds() == [("champion", "missing", "")]
@@ -197,14 +197,14 @@ def test_an_alias_that_mlflow_left_on_a_deleted_version_is_set_again_without_an_
 def test_a_late_mlflow_is_no_moved_alias(scene: Scene) -> None:
     # Promoted while MLflow was away: its alias names the champion before.
     decide_on(scene.ledger, 4, model=scene.model)
-    scene.follow()
+    scene.mirror()
     assert (scene.alias(), scene.kinds()) == ("4", [])
 
 
 def test_a_users_own_aliases_are_left_alone(scene: Scene) -> None:
     scene.move(3, "shadow")
     scene.move(3)
-    scene.follow()
+    scene.mirror()
     assert (scene.alias("shadow"), scene.alias()) == ("3", "2")
 
 
@@ -213,7 +213,7 @@ def test_a_number_that_stands_for_two_versions_is_refused_and_other_names_are_ta
     scene.client.delete_registered_model(scene.model)
     registered(scene.store, scene.model, [8])
     decide_on(scene.ledger, 8, "rejected", model=scene.model)
-    scene.follow()
+    scene.mirror()
     ledger, history = scene.ledger, scene.ledger.outline(scene.model)
     assert scene.ledger.registrations(scene.model)["w8"].number == "1"
     with pytest.raises(DeniedError, match=r"'1' stands for several versions of \w+: 1\.1\.0 \(weights w1\), 1\.8\.0 \(weights w8\)"):

@@ -13,7 +13,7 @@ import pytest
 from tests.unit.training.registry.crashes import STORIES, DiedError, dying, new_model, prepare, tell
 from tests.unit.training.registry.scenes import rows, seats
 from training.registry.ledger import Ledger
-from training.registry.mlflow_sync import differences, follow
+from training.registry.mlflow_mirror import differences, mirror
 from training.store import Store
 
 pytestmark = pytest.mark.slow
@@ -46,10 +46,10 @@ def points_of(url: str, store: Store, registry: mlflow.MlflowClient, story: str)
 
 
 def check_repaired(ledger: Ledger, store: Store, registry: mlflow.MlflowClient, model: str) -> None:
-    follow(ledger, store, model)
+    mirror(ledger, store, model)
     assert aliases(registry, model) == seats(ledger, model)
     assert differences(ledger, store, model) == []
-    assert [entry for entry in ledger.pending(model) if not entry.is_note] == []
+    assert ledger.unmirrored(model).get(model, 0) == 0
 
 
 def dies_everywhere(url: str, store: Store, registry: mlflow.MlflowClient, story: str) -> int:

@@ -18,8 +18,8 @@ from training.registry import restoring
 from training.registry.decisions import find_version, holder_of
 from training.registry.findings import Findings
 from training.registry.ledger import Ledger
+from training.registry.mlflow_mirror import differences, mirror
 from training.registry.mlflow_schema import ModelSchema
-from training.registry.mlflow_sync import differences, follow
 from training.registry.mlflow_versions import register_candidate
 from training.registry.rebuild import child_environment, rebuilt
 from training.registry.registered import noted
@@ -53,12 +53,12 @@ class Scene:
         self.ledger.note_registration(self.model, f"w{number}", made)
         named = {"model_uri": uri, "input_schema": {"value": "double"}, "pipeline": self.model, **evidence}
         decide_on(self.ledger, number, outcome, model=self.model, evidence=named)
-        follow(self.ledger, self.store, self.model, whole=False)
+        mirror(self.ledger, self.store, self.model)
         self.uri = uri
         return made.number
 
-    def follow(self) -> None:
-        follow(self.ledger, self.store, self.model)
+    def mirror(self) -> None:
+        mirror(self.ledger, self.store, self.model)
 
     def alias(self) -> str | None:
         found = self.client.get_registered_model(self.model).aliases.get("champion")
@@ -107,7 +107,7 @@ def test_a_model_whose_files_are_gone_too_is_made_from_the_store_with_the_types_
     digest = scene.ledger.registrations(scene.model)["w1"].artifact_digest
     scene.client.delete_logged_model(scene.source().removeprefix("models:/"))
     scene.client.delete_registered_model(scene.model)
-    scene.follow()
+    scene.mirror()
     assert scene.weights() == "w1"
     place = scene.ledger.registrations(scene.model)["w1"]
     assert place.rebuilt_at is not None
@@ -119,7 +119,7 @@ def test_a_model_whose_files_are_gone_too_is_made_from_the_store_with_the_types_
     assert "| input | value | double, nullable |" in version.description
     assert "| output | probability of late | double |" in version.description
     assert scene.client.get_logged_model(place.logged_model).params == {"input.value": "double, nullable", "output": "binary of late"}
-    scene.follow()
+    scene.mirror()
     assert differences(scene.ledger, scene.store, scene.model) == []
 
 
@@ -129,10 +129,10 @@ def test_a_version_whose_logged_model_was_deleted_alone_is_made_again_and_the_br
     assert scene.alias() == scene.champion
     (listed,) = differences(scene.ledger, scene.store, scene.model)
     assert listed.what == "alias champion"
-    scene.follow()
+    scene.mirror()
     assert (scene.weights(), scene.alias() == scene.champion, scene.kinds()) == ("w1", False, [])
     assert scene.load().predict(ROWS).tolist() == scene.scores
-    scene.follow()
+    scene.mirror()
     assert differences(scene.ledger, scene.store, scene.model) == []
     # Nor does a candidate of the same weights get it.
     assert scene.night(1, "accepted") == scene.alias()
@@ -143,7 +143,7 @@ def test_a_logged_model_with_another_file_is_not_registered_again(scene: Scene, 
     (changed,) = (path for path in (tmp_path / "artifacts").rglob("weights.ubj") if path.is_file())
     changed.write_bytes(changed.read_bytes() + b" ")
     scene.client.delete_registered_model(scene.model)
-    scene.follow()
+    scene.mirror()
     assert (scene.weights(), scene.source() == source) == ("w1", False)
 
 
@@ -156,7 +156,7 @@ def test_a_server_without_the_run_and_the_experiment_gets_the_model_without_them
     for name in ("MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI"):
         monkeypatch.setenv(name, f"sqlite:///{tmp_path}/other.db")
     scene.client = mlflow.MlflowClient()
-    scene.follow()
+    scene.mirror()
     assert scene.weights() == "w2"
     assert not scene.client.get_model_version_by_alias(scene.model, "champion").run_id
     assert scene.load().predict(ROWS).tolist() == scene.scores
@@ -171,7 +171,7 @@ def test_another_manifest_of_the_same_weights_that_was_rejected_is_neither_made_
     origin = origin_of(scene.ledger, scene.model, holder_of(scene.ledger.history(scene.model)[0]))
     assert (origin.model_uri, origin.inputs) == (champion, {"value": "double"})
     lose(scene)
-    scene.follow()
+    scene.mirror()
     folder = mlflow.artifacts.download_artifacts(f"models:/{scene.model}@champion")
     assert (Path(folder) / "data" / "data" / "transforms.json").read_bytes() == scene.files["transforms.json"]
     assert find_version(scene.ledger, scene.ledger.outline(scene.model), "1.1.0", scene.model).model_uri == champion
@@ -188,10 +188,10 @@ def test_weights_that_are_nowhere_leave_no_alias_and_a_finding_until_they_are_ba
     key = scene.store.bucket.key(scene.uri)
     manifest = scene.store.bucket.get(key)
     scene.store.bucket.delete(key)
-    scene.follow()
+    scene.mirror()
     assert scene.kinds() == ["missing"]
     scene.store.bucket.put(key, manifest)
-    scene.follow()
+    scene.mirror()
     assert (scene.weights(), scene.kinds()) == ("w1", [])
 
 
@@ -203,7 +203,7 @@ def test_a_model_that_cannot_be_loaded_gets_no_alias(scene: Scene, monkeypatch: 
 
     with monkeypatch.context() as patch:
         patch.setattr(restoring, "rebuilt", broken)
-        scene.follow()
+        scene.mirror()
     assert scene.kinds() == ["missing"]
     assert scene.client.search_model_versions(f"name = '{scene.model}'") == []
 

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
-
-from mlflow.exceptions import MlflowException
 
 from training.errors import DataError, UnavailableError
 from training.escapes import for_markdown
 from training.format import moment
 from training.registry.findings import Findings
 from training.registry.headline import headline
-from training.registry.ledger import Entry, Ledger, ModelAliases, Pending
+from training.registry.ledger import Entry, Ledger, ModelAliases
 from training.registry.mlflow_aliases import ALIASES, AliasFinding, Circumstances, Difference, alias_differences
-from training.registry.mlflow_look import Look, touched
+from training.registry.mlflow_look import Look
 from training.registry.mlflow_schema import is_schema_alone, schema_part
-from training.registry.mlflow_versions import LIFECYCLE_TAG, registry_faults
+from training.registry.mlflow_versions import LIFECYCLE_TAG, registry_faults, set_by_two
 from training.registry.verdicts import verdict
 from training.store import Store
 
@@ -31,65 +28,48 @@ MAX_DESCRIPTION_CHARS: Final = 5000
 """MLflow's column holds no more."""
 DECIDED_BY: Final = "\n\nDecided by "
 """What the descriptions hold that are ours to renew."""
-ABANDONED_AFTER: Final = timedelta(hours=1)
 MAX_ROUNDS: Final = 20
 """Rounds of comparing and correcting: two suffice for one writer, concurrent writers need some more."""
 
 
-def follow(
-    ledger: Ledger,
-    store: Store,
-    model: str,
-    *,
-    whole: bool = True,
-    is_ordered: bool = False,
-    now: Callable[[], datetime] = lambda: datetime.now(UTC),
+def mirror(
+    ledger: Ledger, store: Store, model: str, *, is_ordered: bool = False, now: Callable[[], datetime] = lambda: datetime.now(UTC)
 ) -> ModelAliases:
-    """Set MLflow's aliases and tags of `model` to what the ledger says, and mark the outbox.
+    """Set MLflow's aliases, tags and descriptions of `model` to what the ledger says; nothing is written where they agree.
 
-    With `whole` all versions are compared. Without it only those that decisions in the outbox have touched and those that hold an alias:
-    the next whole comparison (housekeeping, once a day by default) finds what was changed in MLflow about the others. A version that is
-    missing and holds an alias is registered again. What another hand did to an alias becomes a finding (`training.registry.findings`).
+    All is compared by the digest of weights. A version that is missing and holds an alias is registered again, any other one that is
+    missing stays away. What another hand did to an alias becomes a finding (`training.registry.findings`).
 
-    A note in the outbox says that a process is at work. Of two writers at once, one may overwrite what the other has just set to something
-    newer; so each looks again after its last write, and ends on a look that found nothing to set right. One that died leaves its note,
-    and the work, to the next process.
+    Of two processes at once, one may overwrite what the other has just set to something newer; so each looks again after its last write,
+    and ends on a look that found nothing to set right. Before its first write it notes in the ledger which revision it writes: one that
+    dies leaves that note, and the work, to the next process.
 
     Args:
         is_ordered: a person orders it: an alias on a former champion is set back at once, too.
         now: the clock.
 
     Raises:
-        UnavailableError: `database.unavailable`, `mlflow.unavailable`; nothing is lost, the next one continues.
+        UnavailableError: `database.unavailable`, `mlflow.unavailable`; nothing is lost, the next call continues.
     """
-    note, findings = ledger.add_note(model), Findings(ledger.database_url)
-    seen: dict[int, Pending] = {}
-    given = Circumstances(now=now(), findings=[], lost={}, is_ordered=is_ordered)
-    has_written = False
+    findings, noted, lost = Findings(ledger.database_url), None, dict[str, str]()
+    remaining = "its standing moves"
     for _ in range(MAX_ROUNDS):
-        pending, moved = ledger.pending(model), ledger.last_move(model)
-        # All that were seen: a faster writer may have marked some since, and this one may just have written something older over its work.
-        seen |= {entry.number: entry for entry in pending}
-        # Who began after the last move, dead or alive, can have set nothing older.
-        others = any(entry.is_note and entry.number != note and entry.number < moved for entry in pending)
-        given = replace(given, findings=findings.open(model), is_contended=has_written or others)
-        found, standing = _compared(ledger, store, model, given, pending=None if whole else list(seen.values()))
-        if ledger.standing(model).revision != standing.revision:
+        given = Circumstances(now=now(), findings=findings.open(model), lost=lost, is_ordered=is_ordered)
+        look, found = _compared(ledger, store, model, given)
+        if ledger.standing(model).revision != look.standing.revision:
             continue
-        kept = [_noted(findings, model, difference.finding, given.now) for difference in found if difference.finding is not None]
+        kept = [_kept(findings, model, difference.finding, given.now) for difference in found if difference.finding is not None]
         wrong = [difference for difference in found if difference.mend is not None]
         if not wrong:
-            findings.end(model, now=given.now, but=kept)
-            # What is kept is said of this revision, too: an alias that is moved later was moved by another hand.
-            ledger.note_mirrored(model, standing.revision)
-            # Other writers' notes are theirs to take away, unless they are long dead.
-            abandoned = datetime.now(UTC) - ABANDONED_AFTER
-            ledger.mark_told([entry.number for entry in pending if not entry.is_note or entry.number == note or entry.since < abandoned])
-            return standing
-        for difference in wrong:
-            given = _mended(difference, standing, given)
-            has_written = has_written or difference.what.startswith("alias ")
-    message = f"after {MAX_ROUNDS} rounds MLflow still says otherwise than the ledger: {found[0].what if found else 'its standing moves'}"
+            if {finding.number for finding in given.findings} - set(kept):
+                findings.end(model, now=given.now, but=kept)
+            _end(ledger, look, noted)
+            return look.standing
+        remaining = wrong[0].what
+        noted = noted or ledger.begin_mirror(model, look.standing.revision)
+        if noted is not None:
+            lost |= _mended(wrong, look.standing)
+    message = f"after {MAX_ROUNDS} rounds MLflow still says otherwise than the ledger: {remaining}"
     raise UnavailableError("mlflow.unavailable", message, hint="find the other process that sets aliases and tags of this model")
 
 
@@ -100,61 +80,52 @@ def differences(ledger: Ledger, store: Store, model: str, *, now: datetime | Non
         UnavailableError: `database.unavailable`, `mlflow.unavailable`.
     """
     given = Circumstances(now=now or datetime.now(UTC), findings=Findings(ledger.database_url).open(model), lost={})
-    return _compared(ledger, store, model, given, pending=None)[0]
+    return _compared(ledger, store, model, given)[1]
 
 
-def _compared(
-    ledger: Ledger, store: Store, model: str, given: Circumstances, *, pending: Sequence[Pending] | None
-) -> tuple[list[Difference], ModelAliases]:
-    """Return the differences, aliases last, and the standing that they were compared with.
-
-    Args:
-        pending: only what these have touched is compared, and what holds an alias; None: everything.
-    """
+def _compared(ledger: Ledger, store: Store, model: str, given: Circumstances) -> tuple[Look, list[Difference]]:
+    """Return a look at the model, and the differences, aliases last."""
     with registry_faults():
         look = Look(ledger, store, model)
-        if pending is None:
-            look.read_all()
-            entries = look.history
-        else:
-            holders = {holder.weights_digest for holder in (look.standing.champion, look.standing.canary) if holder is not None}
-            weights = touched(look.history, {entry.key for entry in pending}) | holders
-            entries = [entry for entry in look.history if entry.weights_digest in weights]
-        shown = {entry.weights_digest: version for entry in entries if (version := look.shown(entry)) is not None}
+        shown = {entry.weights_digest: version for entry in look.history if (version := look.shown(entry)) is not None}
         by_alias = alias_differences(look, given)
-    return [*_tags(look, shown), *_descriptions(look, shown), *by_alias], look.standing
+    return look, [*_tags(look, shown), *_descriptions(look, shown), *by_alias]
 
 
-def _noted(findings: Findings, model: str, found: AliasFinding, now: datetime) -> int:
+def _end(ledger: Ledger, look: Look, noted: str | None) -> None:
+    """Note that MLflow agrees. What is kept is said of this revision, too: an alias that is moved later was moved by another hand."""
+    standing, decisions = look.standing, len(look.history)
+    if noted or standing.mirrors or (standing.mirrored_revision, standing.mirrored_decisions) != (standing.revision, decisions):
+        ledger.end_mirror(look.model, noted, revision=standing.revision, decisions=decisions)
+
+
+def _kept(findings: Findings, model: str, found: AliasFinding, now: datetime) -> int:
     """Note a finding before anything is done about it: a process that dies afterwards has left the alert to the next one."""
     return findings.see(model, found.alias, found.kind, served=found.served, words=found.words, now=now).number
 
 
-def _mended(difference: Difference, standing: ModelAliases, given: Circumstances) -> Circumstances:
-    """Set a difference right; return the circumstances of the next look."""
-    # Of tags and descriptions only the name: they have people's reasons, and users of other models may read this log.
-    logger.info("%s", difference if difference.what.startswith("alias ") else f"{difference.model}: {difference.what} is set right")
-    try:
-        with registry_faults():
+def _mended(wrong: Sequence[Difference], standing: ModelAliases) -> dict[str, str]:
+    """Set differences right; return the weights that could not be registered again, and why."""
+    lost = {}
+    for difference in wrong:
+        # Of tags and descriptions only the name: they have people's reasons, and users of other models may read this log.
+        logger.info("%s", difference if difference.what.startswith("alias ") else f"{difference.model}: {difference.what} is set right")
+        try:
             _mend(difference)
-    except DataError as err:
-        holder = getattr(standing, difference.what.removeprefix("alias "), None)
-        if holder is None:
-            raise
-        logger.error("%s: %s", difference.model, err)
-        return replace(given, lost={**given.lost, holder.weights_digest: str(err)})
-    return given
+        except DataError as err:
+            holder = getattr(standing, difference.what.removeprefix("alias "), None)
+            if holder is None:
+                raise
+            logger.error("%s: %s", difference.model, err)
+            lost[holder.weights_digest] = str(err)
+    return lost
 
 
 def _mend(difference: Difference) -> None:
-    try:
-        if difference.mend is not None:
+    if difference.mend is not None:
+        # What another process has set at the same moment, the next round compares.
+        with registry_faults(), set_by_two():
             difference.mend()
-    except MlflowException as err:
-        # Two writers of the same tag at the same moment both add it, and the database refuses one: the next round compares again.
-        if err.error_code != "BAD_REQUEST":
-            raise
-        logger.info("not set right yet: %s", err)
 
 
 def expected_tags(history: Sequence[Entry], standing: ModelAliases) -> dict[str, dict[str, str]]:
