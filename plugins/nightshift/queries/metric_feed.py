@@ -12,9 +12,10 @@ import json
 import time
 import weakref
 from asyncio import AbstractEventLoop, Task, get_running_loop
+from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
@@ -24,17 +25,17 @@ from anyio import CapacityLimiter
 from nightshift.queries.records import MetricPoint
 from nightshift.queries.trainings import Training, training
 from nightshift.queries.trials import TrialLook
-from training.store import Bucket, Store, metric_journal
-from training.store.metric_journal import MetricJournal, Place, wanted
+from training.store import Bucket, Store
+from training.store.metric_journal import JournalPoint, MetricJournal, Place, decode, wanted
 
 POLL_SECONDS: Final = 0.5
-"""Age up to which a list of the journal's objects, and the state of the training, are used again."""
+"""Age up to which a look at a training is used again."""
 MAX_STORE_THREADS: Final = 4
 """Of a process: a store that does not answer must not take the threads of other routes."""
 MAX_CACHED_POINTS: Final = 200_000
 IDLE_SECONDS: Final = 60.0
 
-Found = TypeVar("Found")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,100 +49,85 @@ class Cached:
     """The points as server-sent events."""
 
 
-class Shared:
-    """A value that is read again once it is old; readers that come at the same time share one reading."""
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A training and the objects of its journal, as they were at one moment."""
 
-    def __init__(self, read: Callable[[], Coroutine[Any, Any, Found]], seconds: float) -> None:
-        self._read = read
-        self._seconds = seconds
-        self._task: Task[Any] | None = None
-        self._read_at = -seconds
+    places: list[Place]
+    has_ended: bool
+    """There are no points but those in `places`."""
 
-    def expire(self) -> None:
-        """Have the next reader begin another reading, also where one is under way."""
-        self._task = None
 
-    async def get(self) -> Any:
-        """Return the value; a failed reading fails for all that waited for it, and is repeated by the next."""
-        now = time.monotonic()
-        if self._task is None or (self._task.done() and (now - self._read_at >= self._seconds or self._task.exception() is not None)):
-            self._read_at = now
-            self._task = asyncio.create_task(self._read())
-        # A reader that goes away must not cancel what others wait for.
-        return await asyncio.shield(self._task)
+@dataclass(slots=True)
+class Found:
+    """Points for one reader."""
+
+    has_ended: bool
+    """No point follows those that were there."""
+    has_more: bool = False
+    """More of them are there already."""
+    points: list[MetricPoint] = field(default_factory=list)
+    frames: list[bytes] = field(default_factory=list)
 
 
 class Feed:
     """The points of one training."""
 
-    def __init__(self, feeds: Feeds, pipeline: str, look: Callable[[], Training]) -> None:
+    def __init__(self, feeds: Feeds, pipeline: str, state: Callable[[], Training]) -> None:
         """Begin to read.
 
         Args:
-            look: returns the state of the training; in a thread.
+            state: returns the state of the training; in a thread.
         """
         self._feeds = feeds
         self._pipeline = pipeline
-        self._places: dict[str, Shared] = {}
-        self._state = Shared(functools.partial(feeds.in_thread, look), POLL_SECONDS)
+        self._state = state
+        self._newest: Task[Look] | None = None
+        self._looked_at = 0.0
         self.used_at = time.monotonic()
 
-    async def state(self) -> Training:
-        """Return the state of the training, at most half a second old.
+    async def after(self, number: int, *, limit: int) -> Found:
+        """Return points whose number is above `number`, in order, of the training as it was half a second ago at most.
+
+        Args:
+            limit: about how many at most; whole batches are returned.
 
         Raises:
             DeniedError: `run.unknown`, `trial.unknown`; UnavailableError: `airflow.database`, or the store does not answer.
         """
-        self.used_at = time.monotonic()
-        found: Training = await self._state.get()
-        return found
-
-    async def after(self, number: int, state: Training, *, limit: int) -> tuple[list[MetricPoint], list[bytes], bool]:
-        """Return points whose number is above `number`, in order, as records and as events; and whether more of them are there already.
-
-        Args:
-            state: from before this call: if the training had ended then, points that are not found here do not exist.
-            limit: about how many at most; whole batches are returned.
-
-        Raises:
-            NightshiftError: the store does not answer.
-        """
-        points: list[MetricPoint] = []
-        frames: list[bytes] = []
-        reached, journal = number, await self._journal(state)
-        if journal is None:
-            return points, frames, False
-        for place in wanted(await self._listed(journal, is_fresh=state.has_ended), number):
-            if len(points) >= limit:
-                return points, frames, True
-            batch = await self._feeds.batch(journal, place)
+        look = await self._shared_look()
+        found = Found(look.has_ended)
+        for place in wanted(look.places, number):
+            if len(found.points) >= limit:
+                found.has_more = True
+                return found
+            batch = await self._feeds.batch(place)
             if batch is None:
                 # Merged into another object since it was listed.
-                self._places[journal.key(0)].expire()
-                return points, frames, True
-            start = next((index for index, each in enumerate(batch.numbers) if each > reached), len(batch.numbers))
-            points += batch.points[start:]
-            frames += batch.frames[start:]
-            reached = max(reached, batch.end - 1)
-        return points, frames, False
-
-    async def _journal(self, state: Training) -> MetricJournal | None:
-        """Return the first journal that there is; where there is none, the one where it will be."""
-        journals = [MetricJournal(self._feeds.bucket, self._pipeline, name) for name in state.journals]
-        for journal in journals[:-1]:
-            if await self._listed(journal, is_fresh=False):
-                return journal
-        return journals[-1] if journals else None
-
-    async def _listed(self, journal: MetricJournal, *, is_fresh: bool) -> list[Place]:
-        key = journal.key(0)
-        if key not in self._places:
-            self._places[key] = Shared(functools.partial(self._feeds.in_thread, journal.places), POLL_SECONDS)
-        elif is_fresh:
-            # A list of before the end may lack the last points.
-            self._places[key].expire()
-        found: list[Place] = await self._places[key].get()
+                self._newest, found.has_more = None, True
+                return found
+            start = bisect_right(batch.numbers, number)
+            found.points += batch.points[start:]
+            found.frames += batch.frames[start:]
+            number = max(number, batch.end - 1)
         return found
+
+    async def _shared_look(self) -> Look:
+        """Look again once that is long ago; readers that come at the same time share one look, and its error."""
+        now = self.used_at = time.monotonic()
+        if self._newest is None or (self._newest.done() and now - self._looked_at >= POLL_SECONDS):
+            self._looked_at = now
+            self._newest = asyncio.create_task(self._feeds.in_thread(self._look))
+        # A reader that goes away must not cancel what others wait for.
+        return await asyncio.shield(self._newest)
+
+    def _look(self) -> Look:
+        # The state first: of a training that has ended then, all points are in the list.
+        state, places = self._state(), []
+        for name in state.journals:
+            if places := MetricJournal(self._feeds.bucket, self._pipeline, name).places():
+                break
+        return Look(places, state.has_ended)
 
 
 class Feeds:
@@ -169,19 +155,27 @@ class Feeds:
             self._feeds[key] = Feed(self, pipeline, look())
         return self._feeds[key]
 
-    async def in_thread(self, work: Callable[..., Found], *arguments: Any) -> Found:
+    async def in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
         """Run what blocks in one of few threads."""
         return await anyio.to_thread.run_sync(functools.partial(work, *arguments), limiter=self._limiter)
 
-    async def batch(self, journal: MetricJournal, place: Place) -> Cached | None:
+    async def batch(self, place: Place) -> Cached | None:
         """Return a batch, from the cache where it has it; None where the object is gone."""
         key = (place.key, place.version)
         task = self._batches.get(key)
         if task is None or (task.done() and (task.exception() is not None or task.result() is None)):
-            task = self._batches[key] = asyncio.create_task(self.in_thread(_read, journal, place))
+            task = self._batches[key] = asyncio.create_task(self.in_thread(self._read, place))
             self._shrink()
         self._batches.move_to_end(key)
         return await asyncio.shield(task)
+
+    def _read(self, place: Place) -> Cached | None:
+        data = self.bucket.find(place.key)
+        if data is None:
+            return None
+        batch = decode(data)
+        points = tuple(_record(point) for point in batch.points)
+        return Cached(batch.end, tuple(point.number for point in batch.points), points, tuple(_frame(point) for point in points))
 
     def _shrink(self) -> None:
         done = [(key, task) for key, task in self._batches.items() if task.done()]
@@ -209,16 +203,7 @@ def number_of(id: str | None) -> int:
     return 0 if id is None else int(id.rpartition("-")[2])
 
 
-def _read(journal: MetricJournal, place: Place) -> Cached | None:
-    batch = journal.read(place)
-    if batch is None:
-        return None
-    points = tuple(_record(point) for point in batch.points)
-    frames = tuple(_frame(point) for point in points)
-    return Cached(batch.end, tuple(point.number for point in batch.points), points, frames)
-
-
-def _record(point: metric_journal.JournalPoint) -> MetricPoint:
+def _record(point: JournalPoint) -> MetricPoint:
     return MetricPoint(
         id=f"{point.attempt}-{point.number}",
         attempt=point.attempt,

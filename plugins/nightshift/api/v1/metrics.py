@@ -18,8 +18,8 @@ from nightshift.api.names import RunKey, TrialNumber
 from nightshift.api.problems import problem, responses
 from nightshift.api.routing import ApiRoute
 from nightshift.queries import runs
-from nightshift.queries.metric_feed import POLL_SECONDS, Feed, feeds_of, number_of
-from nightshift.queries.records import MetricPage, MetricPoint
+from nightshift.queries.metric_feed import POLL_SECONDS, Feed, Found, feeds_of, number_of
+from nightshift.queries.records import MetricPage
 from nightshift.settings import Settings
 from training.errors import NightshiftError
 
@@ -89,7 +89,7 @@ async def _answer(feed: Feed, granted: Access, position: str | None, limit: int,
     if EVENTS not in accept:
         return JSONResponse((await _page(feed, position, limit)).model_dump(mode="json"))
     # What is wrong is an answer, and not a stream that ends.
-    await feed.after(number_of(position), await feed.state(), limit=1)
+    await feed.after(number_of(position), limit=1)
     if not EventStream.may_open(granted.name):
         message = f"{granted.name} has {MAX_STREAMS} streams of this server"
         return problem(429, "streams.limit", message, hint="close some, or poll: Accept: application/json")
@@ -97,11 +97,10 @@ async def _answer(feed: Feed, granted: Access, position: str | None, limit: int,
 
 
 async def _page(feed: Feed, after: str | None, limit: int) -> MetricPage:
-    state = await feed.state()
-    points, _, has_more = await feed.after(number_of(after), state, limit=limit)
-    has_more = has_more or len(points) > limit
-    points = points[:limit]
-    return MetricPage(items=points, last=points[-1].id if points else after, is_complete=state.has_ended and not has_more)
+    found = await feed.after(number_of(after), limit=limit)
+    points = found.points[:limit]
+    is_complete = found.has_ended and not found.has_more and len(found.points) <= limit
+    return MetricPage(items=points, last=points[-1].id if points else after, is_complete=is_complete)
 
 
 async def _events(feed: Feed, after: str | None, expires_at: float) -> AsyncIterator[bytes]:
@@ -111,18 +110,17 @@ async def _events(feed: Feed, after: str | None, expires_at: float) -> AsyncIter
     while time.time() < expires_at:
         pause = POLL_SECONDS
         try:
-            state = await feed.state()
-            points, frames, has_more = await feed.after(number, state, limit=CHUNK_POINTS)
+            found = await feed.after(number, limit=CHUNK_POINTS)
         except NightshiftError as err:
             logger.warning("a stream of metrics waits: %s", err)
-            points, frames, has_more, state, pause = [], [], False, None, AWAY_SECONDS
-        for start in range(0, len(frames), CHUNK_POINTS):
-            yield b"".join(frames[start : start + CHUNK_POINTS])
-        if points:
-            number, spoke_at = _last(points), time.monotonic()
-        if has_more:
+            found, pause = Found(has_ended=False), AWAY_SECONDS
+        for start in range(0, len(found.frames), CHUNK_POINTS):
+            yield b"".join(found.frames[start : start + CHUNK_POINTS])
+        if found.points:
+            number, spoke_at = number_of(found.points[-1].id), time.monotonic()
+        if found.has_more:
             continue
-        if state is not None and state.has_ended:
+        if found.has_ended:
             yield b"event: end\ndata: {}\n\n"
             return
         if time.monotonic() - spoke_at >= HEARTBEAT_SECONDS:
@@ -130,7 +128,3 @@ async def _events(feed: Feed, after: str | None, expires_at: float) -> AsyncIter
             spoke_at = time.monotonic()
         await anyio.sleep(pause)
     yield b"event: expired\ndata: {}\n\n"
-
-
-def _last(points: list[MetricPoint]) -> int:
-    return number_of(points[-1].id)

@@ -149,6 +149,7 @@ def test_a_store_that_does_not_answer_is_503_at_first_and_a_pause_of_a_stream(se
 
     monkeypatch.setattr(MetricJournal, "places", away)
     monkeypatch.setattr(routes, "AWAY_SECONDS", 0.01)
+    monkeypatch.setattr(metric_feed, "POLL_SECONDS", 0.0)
     failing = {1}
     assert seeded.get(PATH, headers=STREAM).status_code == 503
     calls.clear()
