@@ -1,6 +1,6 @@
 """Metrics of a training, never in the step: an append to a list. One thread writes them into the journal, another sends MLflow what it has.
 
-What MLflow does not take, a later attempt, a later stage or housekeeping sends from the journal (`training.engine.tracking_journal`).
+What MLflow does not take, a later attempt, a later stage or housekeeping sends from the journal (`training.engine.mlflow_delivery`).
 """
 
 from __future__ import annotations
@@ -18,21 +18,9 @@ from zoneinfo import ZoneInfo
 
 from training.engine.live_metrics import LiveMetrics
 from training.engine.machine_metrics import MachineMetrics
+from training.engine.mlflow_delivery import MAX_PARAM_CHARS, QUICK, deliver, deliver_if_reachable, first_line, open_run, send
 from training.engine.nvml import Nvml
-from training.engine.tracking_journal import (
-    MAX_PARAM_CHARS,
-    QUICK,
-    Backlog,
-    End,
-    RunDescription,
-    RunJournal,
-    backlog_name,
-    deliver,
-    deliver_if_reachable,
-    first_line,
-    open_run,
-    send,
-)
+from training.engine.tracking_journal import Backlog, End, RunDescription, RunJournal, backlog_name
 from training.errors import StoreError
 from training.installation import GPUS
 from training.process import liveness

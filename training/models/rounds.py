@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 
 import numpy as np
 
+from training.engine.throughput import Throughput
 from training.errors import DivergedError
 from training.models.base import FitContext, FitResult
 
@@ -26,7 +26,7 @@ class Rounds:
         self.best_loss = float("inf")
         self.history: list[dict[str, float]] = []
         self._given_up = False
-        self._recorded_at = time.monotonic()
+        self._throughput = Throughput()
         self.is_stopped = False
         """Whether a process was to stop by the end of the last round."""
 
@@ -65,12 +65,7 @@ class Rounds:
         # One rank judges, and a signal reaches each at another time: all end after the same round.
         self._given_up, self.is_stopped = (bool(number) for number in gang.sum(given_up, context.stop.requested))
         if gang.is_first:
-            context.tracker.log(self.num_rounds, train_loss=train_loss, validation_loss=validation_loss, **self._rows_per_second())
+            # Each round goes over all training rows.
+            self._throughput.add(sum(context.dataset_meta["shards"]["train"]))
+            context.tracker.log(self.num_rounds, train_loss=train_loss, validation_loss=validation_loss, **self._throughput.take())
         context.stage.progress(self.num_rounds, context.spec.train.epochs, self.unit, validation_loss=validation_loss)
-
-    def _rows_per_second(self) -> dict[str, float]:
-        """Return the metric of the last round: each goes over all training rows."""
-        begun_at, self._recorded_at = self._recorded_at, time.monotonic()
-        seconds = self._recorded_at - begun_at
-        rows = sum(self.context.dataset_meta["shards"]["train"])
-        return {"training_throughput_samples_per_sec": rows / seconds} if seconds > 0 else {}

@@ -17,7 +17,7 @@ import mlflow
 from mlflow.entities import Dataset, DatasetInput, InputTag, Metric
 
 from training.contracts import StageRequest
-from training.engine.tracking_journal import quick_requests
+from training.engine.mlflow_delivery import quick_requests
 from training.errors import UnavailableError
 from training.process.scratch import scratch_folder
 from training.registry.headline import headline

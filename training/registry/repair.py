@@ -11,7 +11,7 @@ from typing import Final
 import mlflow
 
 from training.contracts import ExitCode
-from training.engine.tracking_journal import quick_requests
+from training.engine.mlflow_delivery import quick_requests
 from training.errors import DeniedError, NightshiftError, UnavailableError
 from training.process import liveness
 from training.registry.ledger import Ledger

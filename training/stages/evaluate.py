@@ -20,7 +20,7 @@ from training.data.classes import Classes
 from training.data.dataset import meta_of
 from training.data.label_delay import META_KEY
 from training.data.split_kinds import division_words
-from training.engine.tracking_journal import tracked_run
+from training.engine.mlflow_delivery import tracked_run
 from training.evaluation import checks, latency
 from training.evaluation.baselines import log_record, naive_record, named_entries
 from training.evaluation.evaluated_dataset import Dataset, read_dataset

@@ -18,7 +18,7 @@ from typing import Final
 
 from training.contracts import JsonObject, JsonValue, canonical_json, sha256_hex
 from training.data.transforms_file import serving_inputs
-from training.engine.tracking_journal import deliver_all, tracked_run
+from training.engine.mlflow_delivery import deliver_all, tracked_run
 from training.errors import DeniedError, UnavailableError
 from training.evaluation_record import FILE, EvaluationRecord
 from training.registry import retraining

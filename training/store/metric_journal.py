@@ -31,8 +31,9 @@ logger = logging.getLogger(__name__)
 
 PREFIX: Final = "metrics"
 MERGED: Final = 64
-"""Batches of about the same size that become one."""
-MAX_MERGED_BYTES: Final = 4 * 1024 * 1024
+"""Objects at the end of a journal that become one."""
+MAX_MERGED_BYTES: Final = 256 * 1024
+"""Of one object, unless it is one batch: a reader that follows the journal reads the last object again after each merge."""
 _NAME: Final = re.compile(r"(\d{12})\.jsonl")
 
 _TRIAL: Final = re.compile(r"([0-9a-f]{64})-\d{5}")
@@ -173,7 +174,8 @@ class JournalWriter:
         """Number of the newest event that this attempt wrote."""
         self._unsent: tuple[bytes, int] | None = None
         """A batch whose creation may have succeeded although its answer was an error: it is repeated as it was."""
-        self._parts: list[_Part] = []
+        self._tail: list[tuple[int, bytes]] = []
+        """Number of the first event, and content, of the last objects that may be merged."""
         self.is_superseded = False
         """A later attempt writes: this one has nothing more to say."""
 
@@ -192,7 +194,7 @@ class JournalWriter:
             data = encode(attempt, first, [{"began": self._attempt_id}])
             if _create(self._journal, first, data):
                 self.attempt, self.last = attempt, first
-                self._parts.append(_Part(first, len(data), 0))
+                self._tail.append((first, data))
 
     def append(self, points: Sequence[RawPoint]) -> int:
         """Add points, durably once this returns; return how many of them, from the start.
@@ -203,15 +205,6 @@ class JournalWriter:
         self.begin()
         if self._unsent is None and points and not self.is_superseded:
             self._unsent = encode(self.attempt, self.last + 1, [_event(point) for point in points]), len(points)
-        num_added = self._send()
-        self._merge()
-        return num_added
-
-    def close(self) -> None:
-        """Merge what the attempt wrote, as far as objects stay below 4 MiB."""
-        self._merge(at_least=2)
-
-    def _send(self) -> int:
         if self._unsent is None:
             return 0
         data, num_events = self._unsent
@@ -219,46 +212,29 @@ class JournalWriter:
         self._unsent = None
         if self.is_superseded:
             return 0
-        self._parts.append(_Part(self.last + 1, len(data), 0))
+        self._tail.append((self.last + 1, data))
         self.last += num_events
+        self._merge(MERGED)
         return num_events
 
-    def _merge(self, at_least: int = MERGED) -> None:
+    def close(self) -> None:
+        """Merge the last objects of the attempt."""
+        self._merge(2)
+
+    def _merge(self, at_least: int) -> None:
+        while sum(len(data) for _, data in self._tail) > MAX_MERGED_BYTES:
+            del self._tail[0]
+        if len(self._tail) < at_least or self.is_superseded:
+            return
+        (first, _), *others = self._tail
+        merged = b"\n".join([_head(self.attempt, first), *(line for _, data in self._tail for line in data.splitlines()[1:])])
         try:
-            while (tail := _tail(self._parts, at_least)) and not self.is_superseded:
-                self._merge_parts(tail)
+            self._journal.bucket.replace(self._journal.key(first), merged)
+            self._tail = [(first, merged)]
+            for number, _ in others:
+                self._journal.bucket.delete(self._journal.key(number))
         except NightshiftError as err:
             logger.info("batches of metrics are merged later: %s", err)
-
-    def _merge_parts(self, parts: list[_Part]) -> None:
-        lines: list[bytes] = []
-        for part in parts:
-            lines += self._journal.bucket.get(self._journal.key(part.first)).splitlines()[1:]
-        data = b"\n".join([_head(self.attempt, parts[0].first), *lines])
-        self._journal.bucket.replace(self._journal.key(parts[0].first), data)
-        self._parts[-len(parts) :] = [_Part(parts[0].first, len(data), max(part.level for part in parts) + 1)]
-        for part in parts[1:]:
-            self._journal.bucket.delete(self._journal.key(part.first))
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    first: int
-    size_bytes: int
-    level: int
-    """How often its batches were merged."""
-
-
-def _tail(parts: Sequence[_Part], at_least: int) -> list[_Part]:
-    """Return the last parts to merge: of one level, unless all are to be merged; none where they are too few or too large."""
-    found: list[_Part] = []
-    total = 0
-    for part in reversed(parts):
-        total += part.size_bytes
-        if total > MAX_MERGED_BYTES or (at_least == MERGED and part.level != parts[-1].level):
-            break
-        found.insert(0, part)
-    return found if len(found) >= at_least else []
 
 
 def _create(journal: MetricJournal, first: int, data: bytes) -> bool:

@@ -13,8 +13,9 @@ import pytest
 
 from tests.unit.training.engine.loop_bench import FINGERPRINT, LoopBench
 from training.engine import live_metrics, tracking
+from training.engine.mlflow_delivery import deliver_all, deliver_if_reachable, open_run
 from training.engine.tracking import Parent, Tracker, finish_parent
-from training.engine.tracking_journal import RunJournal, deliver_all, deliver_if_reachable, open_run
+from training.engine.tracking_journal import RunJournal
 from training.errors import UnavailableError
 from training.store.metric_journal import JournalWriter, MetricJournal
 

@@ -15,7 +15,7 @@ import mlflow
 import pytest
 
 from tests.unit.training.registry.scenes import decide_on, rows, seats
-from training.engine.tracking_journal import QUICK
+from training.engine.mlflow_delivery import QUICK
 from training.errors import ExitCode, UnavailableError
 from training.registry import mlflow_mirror as mirror_module
 from training.registry import repair

@@ -13,19 +13,9 @@ from typing import Any
 import mlflow
 import pytest
 
-from training.engine import tracking_journal
-from training.engine.tracking_journal import (
-    Backlog,
-    End,
-    RunDescription,
-    RunJournal,
-    deliver,
-    deliver_all,
-    deliver_if_reachable,
-    open_run,
-    pending_journals,
-    tracked_run,
-)
+from training.engine import mlflow_delivery, tracking_journal
+from training.engine.mlflow_delivery import deliver, deliver_all, deliver_if_reachable, open_run, tracked_run
+from training.engine.tracking_journal import ID_TAG, Backlog, End, RunDescription, RunJournal, pending_journals
 from training.store import Bucket
 from training.store.metric_journal import JournalWriter, MetricJournal, RawPoint
 
@@ -244,7 +234,7 @@ def test_training_under_way_is_left_to_itself_until_its_journal_has_not_changed_
 def together(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], None]:
     """Return `run(call)`: two threads call it, and both find no run before one of them makes one."""
     both_looked = threading.Barrier(2)
-    look = tracking_journal._made
+    look = mlflow_delivery._made
 
     def look_together(*arguments: Any) -> list[str]:
         found = look(*arguments)
@@ -259,7 +249,7 @@ def together(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]]
         for thread in threads:
             thread.join()
 
-    monkeypatch.setattr(tracking_journal, "_made", look_together)
+    monkeypatch.setattr(mlflow_delivery, "_made", look_together)
     return run
 
 
@@ -283,7 +273,7 @@ def test_run_of_a_maker_that_was_killed_beside_another_is_deleted(journal: RunJo
     run_id = open_run(mlflow.MlflowClient(), journal)
     description = journal.description()
     assert description is not None
-    twin = mlflow.MlflowClient().create_run(runs_of(experiment)[0].info.experiment_id, tags={tracking_journal.ID_TAG: description.token})
+    twin = mlflow.MlflowClient().create_run(runs_of(experiment)[0].info.experiment_id, tags={ID_TAG: description.token})
     assert twin.info.run_id != run_id
     deliver_if_reachable(journal)
     assert_delivered_once(journal, experiment)
@@ -299,7 +289,7 @@ def test_nothing_is_lost_while_mlflow_is_away(
         assert deliver_if_reachable(journal) is None
     assert f"metrics of {KEY} still wait for MLflow" in caplog.text
     assert journal.backlogs() == files
-    deliver_all(journal.bucket, below="stages/p")
+    deliver_all(journal.bucket)
     assert_delivered_once(journal, experiment)
 
 
@@ -379,7 +369,7 @@ def test_server_that_does_not_answer_is_not_waited_for_by_every_journal(
         asked.append(journal.key)
         now[0] += 40.0
 
-    monkeypatch.setattr(tracking_journal, "deliver_if_reachable", hang)
+    monkeypatch.setattr(mlflow_delivery, "deliver_if_reachable", hang)
     deliver_all(bucket, clock=lambda: now[0])
 
     assert len(asked) == 2
