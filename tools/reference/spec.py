@@ -121,8 +121,8 @@ def _gates() -> str:
     head = "\n## Gates\nThe reasons of a decision have this order. Gates of other distributions follow (docs/extending.md).\n\n"
     head += "| gate | judges | not passed, unless `evaluate.severity` has it | turned on by |\n| --- | --- | --- | --- |\n"
     rows = [
-        f"| `{gate.name}` | {_APPLIES[gate.applies]} | {_severity(gate)} | {gate.switch.removeprefix('set ') or 'always on'} |\n"
-        for gate in BUILT_IN_GATES
+        f"| `{name}` | {_APPLIES[gate.applies]} | {_severity(gate)} | {gate.switch.removeprefix('set ') or 'always on'} |\n"
+        for name, gate in BUILT_IN_GATES.items()
     ]
     return head + "".join(rows)
 

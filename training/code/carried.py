@@ -43,7 +43,7 @@ def own_class_problems(model: str) -> list[Problem]:
     """Return why models of a class `package.module:Class`, or of an installed family, could not be registered; nothing for others."""
     if model in FAMILIES.built_in or not is_allowed(model):
         return []
-    return carried_by([place_of(model)[0]]).problems
+    return carried_by([place_of(model).partition(":")[0]]).problems
 
 
 def check_own_class(model: str) -> None:

@@ -17,12 +17,9 @@ from training.spec.source_kinds import SOURCES
 from training.stage_table import TABLE, Named
 
 LOADERS: Final = {
-    "training.models.base": "load_family",
     "training.evaluation.metrics.registry": "metric_of",
     "training.spec.registry": "imported",
     "training.sources.registry": "source_of",
-    "training.registry.gate": "gate_of",
-    "training.evaluation.custom_metrics": "load_own_metrics",
 }
 """Module to the function of it that imports by a name in the spec, or in a model's files: the roots below stand for them. A test holds
 the list complete."""
@@ -55,15 +52,15 @@ def code_roots(stage: str, spec: PipelineSpec, families: Iterable[str] = ()) -> 
     if Named.SOURCES in named:
         roots |= {f"training.sources.kinds.{kind}" for kind in SOURCES.built_in}
     if Named.FAMILY in named:
-        roots.add(place_of(spec.train.model)[0])
+        roots.add(place_of(spec.train.model).partition(":")[0])
     if Named.OTHER_FAMILIES in named:
-        roots |= {place_of(family)[0] for family in families if is_allowed(family)}
+        roots |= {place_of(family).partition(":")[0] for family in families if is_allowed(family)}
     if Named.METRICS in named:
         roots |= {place.partition(":")[0] for place in spec.evaluate.metrics.values() if is_own(place)}
-        roots |= {f"training.evaluation.metrics.{descriptor.module}" for descriptor in DESCRIPTORS}
+        roots |= {f"training.evaluation.metrics.{descriptor.module}" for descriptor in DESCRIPTORS.values()}
         roots = roots.union(*map(METRICS.modules_of, _named_metrics(spec)))
     if Named.GATES in named:
-        roots |= {f"training.registry.{gate.module}" for gate in BUILT_IN_GATES}
+        roots |= {f"training.registry.{gate.module}" for gate in BUILT_IN_GATES.values()}
         roots = roots.union(*map(GATES.modules_of, spec.evaluate.gates))
     return tuple(sorted(roots))
 

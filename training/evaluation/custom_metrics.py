@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Callable, Mapping
 from numbers import Real
@@ -14,6 +13,7 @@ from training.errors import DataError, Problem, SpecError, shown
 from training.evaluation.metrics.metric import OwnMetric
 from training.installation import MODEL_PACKAGES
 from training.spec.families import is_own, own_packages
+from training.spec.registry import imported
 
 Floats = NDArray[np.float64]
 
@@ -37,17 +37,9 @@ def _load(place: str) -> Callable[..., object]:
             code="metric.place", message=f"{shown(place)} is not a package.module:function of an allowed package", hint=allowed
         )
         raise SpecError("evaluate.metrics", [problem])
-    module_name, _, function_name = place.partition(":")
-    try:
-        found = getattr(importlib.import_module(module_name), function_name, None)
-    except ImportError as err:
-        raise SpecError("evaluate.metrics", [Problem(code="metric.unknown", message=f"{shown(place)} cannot be imported: {err}")]) from err
-    if not callable(found):
-        message = f"{shown(place)} is {'missing' if found is None else 'a ' + type(found).__name__}, not a function"
-        hint = "write function(labels, scores, groups) -> float"
-        raise SpecError("evaluate.metrics", [Problem(code="metric.unknown", message=message, hint=hint)])
-    named: Callable[..., object] = found
-    return named
+    hint = "write function(labels, scores, groups) -> float"
+    found: Callable[..., object] = imported(place, place, callable, code="metric.unknown", hint=hint)
+    return found
 
 
 def _checked(name: str, place: str, function: Callable[..., object]) -> OwnMetric:

@@ -8,7 +8,6 @@ entry point of the group `nightshift.families` whose value is a package with the
 
 from __future__ import annotations
 
-import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from training.errors import Problem, SpecError, shown
+from training.errors import Problem, SpecError
 
 if TYPE_CHECKING:
     # A registered model carries what is imported above, and nothing else: scoring needs neither spec nor store.
@@ -145,21 +144,15 @@ def load_family(name: str) -> Family:
     """
     from training.process import liveness
     from training.spec.families import place_of
+    from training.spec.registry import imported
 
-    module, attribute = place_of(name)
+    place = place_of(name)
+    hint = "name a class that derives from training.models.torch_family.TorchFamily (docs/extending.md)"
     with liveness.phase("start", f"import of {name}"):
-        found = getattr(importlib.import_module(module), attribute, None)
-        family = found() if isinstance(found, type) else found
-    if not isinstance(family, Family):
-        message = f"there is no {attribute} in {module}" if found is None else f"{shown(name)} is a {type(family).__name__}, not a Family"
-        raise SpecError(
-            "train.model",
-            [
-                Problem(
-                    code="model.not_a_family",
-                    message=message,
-                    hint="name a class that derives from training.models.torch_family.TorchFamily (docs/extending.md)",
-                )
-            ],
-        )
+        found = imported(name, place, _is_family, code="model.not_a_family", hint=hint)
+        family: Family = found() if isinstance(found, type) else found
     return family
+
+
+def _is_family(found: object) -> bool:
+    return isinstance(found, Family) or (isinstance(found, type) and issubclass(found, Family))

@@ -2,74 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
 from training.contracts import JsonValue
 from training.evaluation_record import EvaluationRecord
 from training.format import figure, finite
-from training.registry.gate import Gate, RulesGate
-from training.registry.reasons import Reason, missing
+from training.registry.gate import Case, judged
+from training.registry.reasons import Reason
 from training.registry.verdicts import ApprovedFinding
 from training.spec.metrics import is_lower_better
-from training.spec.sections.evaluation import Evaluate
+from training.spec.sections.evaluation import BUILT_IN_GATES, Evaluate
 
 APPROVED_MISS: Final = 2.0
 """Other rows measure other values: so many times the approved miss is still what a person approved. A broken model is not."""
 
 
-def bounds(record: EvaluationRecord, rules: Evaluate) -> Iterator[Reason]:
-    """Yield a reason for each bound of the spec.
+def judge_minimum(case: Case) -> Iterator[Reason]:
+    """The bounds of `evaluate.minimum`."""
+    for name, bound in case.rules.minimum.items():
+        yield _bound(case, name, bound, at_most=is_lower_better(name))
+
+
+def judge_maximum(case: Case) -> Iterator[Reason]:
+    """The bounds of `evaluate.maximum`."""
+    for name, bound in case.rules.maximum.items():
+        yield _bound(case, name, bound, at_most=True)
+
+
+def _bound(case: Case, name: str, bound: float, *, at_most: bool) -> Reason:
+    """Judge a metric by its bound.
 
     A bound also rejects a candidate that is significantly better than a champion which violates the same bound by more. The reason
     states it, because keeping that champion is the worse choice; `evaluate.severity` decides.
-
-    Args:
-        record: its `metrics` are judged.
-        rules: the spec's thresholds.
     """
-    yield from _minimum(record, rules)
-    yield from _maximum(record, rules)
-
-
-def _minimum(record: EvaluationRecord, rules: Evaluate) -> Iterator[Reason]:
-    for name, bound in rules.minimum.items():
-        yield _bound(record, rules, "minimum", name, bound, at_most=is_lower_better(name))
-
-
-def _maximum(record: EvaluationRecord, rules: Evaluate) -> Iterator[Reason]:
-    for name, bound in rules.maximum.items():
-        yield _bound(record, rules, "maximum", name, bound, at_most=True)
-
-
-def _bound(record: EvaluationRecord, rules: Evaluate, gate: str, name: str, bound: float, *, at_most: bool) -> Reason:
-    value = finite(record.metrics.get(name))
+    value = finite(case.record.metrics.get(name))
     required = f"required {'<=' if at_most else '>='} {figure(bound)}"
     if value is None:
-        return missing(gate, f"{name}, {required},")
+        return case.missing(f"{name}, {required},")
     passed = value <= bound if at_most else value >= bound
     numbers: dict[str, JsonValue] = {"metric": name, "value": value, "bound": bound}
-    words, severity = f"{name} {figure(value)}, {required}", rules.severity_of(gate)
-    champion = None if passed else _worse_champion(record, name, value, at_most=at_most)
+    words = f"{name} {figure(value)}, {required}"
+    champion = None if passed else _worse_champion(case.record, name, value, at_most=at_most)
     if champion is not None:
         numbers["champion"] = champion
         words += f"; the champion is further from it ({figure(champion)}), and the candidate is significantly better than the champion"
-        words += f" (evaluate.severity: {{{gate}: approve}} would ask a person)" if severity == "fail" else ""
-    return Reason(gate=gate, passed=passed, severity=severity, words=words, numbers=numbers)
+        words += f" (evaluate.severity: {{{case.gate}: approve}} would ask a person)" if case.severity == "fail" else ""
+    return case.reason(passed=passed, words=words, numbers=numbers)
 
 
 def canary_bounds(record: EvaluationRecord, rules: Evaluate, approved: Sequence[ApprovedFinding]) -> Iterator[Reason]:
-    """Yield the same for a canary. What a person approved about it only warns: the canary is held to the champion by its other gates.
+    """Yield the reasons of both gates for a canary. What a person approved about it only warns: its other gates hold it to the champion.
 
     An approval covers the same gate, metric and bound, and a miss of up to `APPROVED_MISS` times the one that was approved. A metric
     that was not measured is never covered.
 
     Args:
-        record, rules: as `bounds`.
+        record: its `metrics` are judged.
+        rules: the spec's thresholds.
         approved: `decisions.approved_findings`; what was recorded without metric or bound covers each of them.
     """
-    for reason in bounds(record, rules):
+    for reason in [reason for gate in ("minimum", "maximum") for reason in judged(gate, BUILT_IN_GATES[gate], record, rules)]:
         by = next((found["by"] for found in approved if not reason.passed and _covers(found, reason)), None)
         if by is None:
             yield reason
@@ -95,6 +89,3 @@ def _worse_champion(record: EvaluationRecord, name: str, value: float, *, at_mos
     if old is None or low is None or low <= 0:
         return None
     return old if (old > value if at_most else old < value) else None
-
-
-GATES: Final[Mapping[str, Gate]] = {"minimum": RulesGate(_minimum), "maximum": RulesGate(_maximum)}

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Final
+from collections.abc import Iterator
 
 from training.contracts import JsonValue
 from training.evaluation_record import EvaluationRecord, Rival, Slice
 from training.format import change, figure, finite
-from training.registry.gate import Gate, RulesGate
-from training.registry.reasons import Reason, at_most, missing
+from training.registry.gate import Case
+from training.registry.reasons import Reason
 from training.registry.significance_gates import significance
 from training.spec.metrics import is_lower_better
-from training.spec.sections.evaluation import Evaluate
 
 
 def is_compared(record: EvaluationRecord) -> bool:
@@ -26,32 +24,35 @@ def has_weights_of(record: EvaluationRecord, rival: Rival | None) -> bool:
     return rival is not None and weights != "" and weights == rival.weights_digest
 
 
-def _baseline(record: EvaluationRecord, rules: Evaluate) -> Iterator[Reason]:
+def judge_baseline(case: Case) -> Iterator[Reason]:
     """Whether there is a champion to compare with."""
+    record = case.record
     baseline, champion = record.baseline, record.champion
     if baseline == "no champion" and champion is None:
-        yield Reason(gate="baseline", passed=True, words="no champion yet: only absolute gates apply")
+        yield case.reason(passed=True, words="no champion yet: only absolute gates apply")
         return
     if champion is not None and has_weights_of(record, champion):
-        yield _same_weights("baseline", "champion", champion, "only absolute gates apply, no new champion")
+        yield _same_weights(case, "champion", champion, "only absolute gates apply, no new champion")
         return
     if baseline != "champion" or champion is None:
         words = f"the champion is not a baseline: {baseline}; nothing is promoted backwards"
-        yield Reason(gate="baseline", passed=False, words=words)
+        yield case.reason(passed=False, words=words)
         return
     words = f"champion version {champion.version} scored the same rows"
-    yield Reason(gate="baseline", passed=True, words=words)
+    yield case.reason(passed=True, words=words)
 
 
-def _same_weights(gate: str, alias: str, rival: Rival, effect: str) -> Reason:
-    return Reason(gate=gate, passed=True, words=f"the candidate is the {alias} (version {rival.version}): same weights; {effect}")
+def _same_weights(case: Case, alias: str, rival: Rival, effect: str) -> Reason:
+    return case.reason(passed=True, words=f"the candidate is the {alias} (version {rival.version}): same weights; {effect}")
 
 
-def _improvement(record: EvaluationRecord, rules: Evaluate) -> Iterator[Reason]:
+def judge_improvement(case: Case) -> Iterator[Reason]:
+    """Whether the gain over the champion is as large as the spec asks."""
+    record, rules = case.record, case.rules
     old = finite(record.champion_metrics.get(rules.primary))
     gain = None if record.comparison is None else finite(record.comparison.gain)
     if old is None or gain is None:
-        yield missing("improvement", f"the champion's {rules.primary} or the difference")
+        yield case.missing(f"the champion's {rules.primary} or the difference")
         return
     if rules.improvement.relative is not None:
         asked = rules.improvement.relative * abs(old)
@@ -59,24 +60,22 @@ def _improvement(record: EvaluationRecord, rules: Evaluate) -> Iterator[Reason]:
     else:
         asked = rules.improvement.absolute or 0.0
         words = figure(asked)
-    yield Reason(
-        gate="improvement",
+    yield case.reason(
         passed=gain > asked,
-        severity=rules.severity_of("improvement"),
         words=f"{rules.primary} gain {change(gain)}, required > {words}",
         numbers={"metric": rules.primary, "gain": gain, "champion": old, "asked": asked, "relative": rules.improvement.relative},
     )
 
 
-def _slices(record: EvaluationRecord, rules: Evaluate) -> Iterator[Reason]:
+def judge_slices(case: Case) -> Iterator[Reason]:
     """The worst drop of any slice with support; every column that the spec slices by must be there."""
+    rules, found = case.rules, case.record.slices
     if rules.slice_drop is None:
         return
-    found = record.slices
     measured = {name for entry in found for name in entry.columns}
     absent = [name for name in rules.slices if name not in measured]
     if absent:
-        yield missing("slices", f"any slice by {', '.join(absent)}")
+        yield case.missing(f"any slice by {', '.join(absent)}")
         return
     judged = [entry for entry in found if entry.is_small is not True]
     drops = []
@@ -84,12 +83,12 @@ def _slices(record: EvaluationRecord, rules: Evaluate) -> Iterator[Reason]:
         new, old = finite(entry.candidate), finite(entry.champion)
         if new is None or old is None:
             hint = "a slice whose labels are all alike has no such metric: raise evaluate.slice_support"
-            yield missing("slices", f"{rules.primary} where {_place(entry)}", hint=hint)
+            yield case.missing(f"{rules.primary} where {_place(entry)}", hint=hint)
             return
         drops.append(new - old if is_lower_better(rules.primary) else old - new)
     if not drops:
         words = f"not judged: none of {len(found)} slices has slice_support = {rules.slice_support} rows"
-        yield Reason(gate="slices", passed=False, severity="warn", words=words)
+        yield case.reason(passed=False, severity="warn", words=words)
         return
     worst = max(range(len(drops)), key=drops.__getitem__)
     numbers: dict[str, JsonValue] = {
@@ -100,33 +99,26 @@ def _slices(record: EvaluationRecord, rules: Evaluate) -> Iterator[Reason]:
     }
     allowed = f"of {len(drops)} slices none may be worse by more than {figure(rules.slice_drop)}"
     words = f"{allowed}: {_place(judged[worst])} by {change(drops[worst])}"
-    yield Reason(gate="slices", passed=drops[worst] <= rules.slice_drop, severity=rules.severity_of("slices"), words=words, numbers=numbers)
+    yield case.reason(passed=drops[worst] <= rules.slice_drop, words=words, numbers=numbers)
 
 
-def _drift(record: EvaluationRecord, rules: Evaluate) -> Iterator[Reason]:
-    psi = None if record.checks is None or record.checks.drift is None else record.checks.drift.psi
-    yield at_most("drift", psi, rules.checks.drift, "drift of the predictions (PSI)", severity=rules.severity_of("drift"))
+def judge_drift(case: Case) -> Iterator[Reason]:
+    """Whether the predictions are distributed as those of the champion."""
+    checks = case.record.checks
+    psi = None if checks is None or checks.drift is None else checks.drift.psi
+    yield case.at_most(psi, case.rules.checks.drift, "drift of the predictions (PSI)")
 
 
-def _canary(record: EvaluationRecord, rules: Evaluate) -> Iterator[Reason]:
+def judge_canary(case: Case) -> Iterator[Reason]:
     """Only one canary at a time: a candidate takes the place of one that is under way by being significantly better."""
-    canary = record.canary
+    record, canary = case.record, case.record.canary
     if canary is None or has_weights_of(record, record.champion):
         return
     if has_weights_of(record, canary):
-        yield _same_weights("canary", "canary", canary, "it stays canary")
+        yield _same_weights(case, "canary", canary, "it stays canary")
         return
-    yield significance(record.canary_comparison, "canary", f"the canary, version {canary.version},", rules)
+    yield significance(case, record.canary_comparison, f"the canary, version {canary.version},")
 
 
 def _place(entry: Slice) -> str:
     return " and ".join(f"{name} = {value}" for name, value in entry.columns.items())
-
-
-GATES: Final[Mapping[str, Gate]] = {
-    "baseline": RulesGate(_baseline),
-    "improvement": RulesGate(_improvement),
-    "slices": RulesGate(_slices),
-    "drift": RulesGate(_drift),
-    "canary": RulesGate(_canary),
-}

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import get_args
 
 from training.contracts import JsonObject, canonical_json
 from training.errors import DataError, shown
 from training.evaluation_record import EvaluationRecord
-from training.registry.reasons import Reason, at_most, missing
+from training.format import figure, finite
+from training.registry.reasons import Reason
 from training.spec.gate import GateDescriptor, Severity
 from training.spec.gates import GATES
+from training.spec.registry import imported
 from training.spec.sections.evaluation import Evaluate
 from training.spec.types import Section
 
@@ -29,72 +29,60 @@ class Case:
     """Of `evaluate.gates.<name>`, for a gate of another distribution."""
     severity: Severity
 
-    def reason(self, *, passed: bool, words: str, numbers: JsonObject | None = None) -> Reason:
-        """Return the outcome, with the severity of the gate."""
-        return Reason(gate=self.gate, passed=passed, severity=self.severity, words=words, numbers=numbers or {})
+    def reason(self, *, passed: bool, words: str, numbers: JsonObject | None = None, severity: Severity | None = None) -> Reason:
+        """Return an outcome; absent: with the severity of the gate."""
+        return Reason(gate=self.gate, passed=passed, severity=severity or self.severity, words=words, numbers=numbers or {})
 
-    def missing(self, what: str) -> Reason:
+    def missing(self, what: str, *, hint: str = "evaluate again") -> Reason:
         """Return a reason that rejects at every severity, because `what` was not measured."""
-        return missing(self.gate, what)
+        words = f"{what} is missing or no number, and what was not measured rejects ({hint})"
+        return self.reason(passed=False, severity="fail", words=words)
 
     def at_most(self, value: float | None, limit: float, what: str, *, unit: str = "") -> Reason:
-        """Judge a measurement by an upper limit; one that is missing or not finite rejects."""
-        return at_most(self.gate, value, limit, what, severity=self.severity, unit=unit)
+        """Judge a measurement by an upper limit; one that is missing or not finite rejects at every severity."""
+        known = finite(value)
+        if known is None:
+            return self.missing(what)
+        words = f"{what} {figure(known)}{unit}, required <= {figure(limit)}{unit}"
+        return self.reason(passed=known <= limit, words=words, numbers={"value": known, "limit": limit})
 
 
-class Gate(ABC):
-    """A pure function of a case: no clock, no files, no network."""
-
-    @abstractmethod
-    def judge(self, case: Case) -> Iterable[Reason]:
-        """Yield the outcomes; a gate of another distribution yields at least one."""
+Judge = Callable[[Case], Iterable[Reason]]
+"""A gate: a pure function of a case, without clock, files and network. One of another distribution yields at least one reason."""
 
 
-@dataclass(frozen=True, slots=True)
-class RulesGate(Gate):
-    """A gate that is a function of the record and the section `evaluate`."""
-
-    function: Callable[[EvaluationRecord, Evaluate], Iterable[Reason]]
-
-    def judge(self, case: Case) -> Iterable[Reason]:
-        return self.function(case.record, case.rules)
-
-
-def gate_of(descriptor: GateDescriptor) -> Gate:
+def judge_of(name: str, gate: GateDescriptor) -> Judge:
     """Return the implementation of a gate.
 
     Raises:
-        SpecError: `gate.module`, that of a distribution cannot be imported, or is not a `Gate`.
+        SpecError: `gate.module`, that of a distribution cannot be imported, or has no function `judge`.
     """
-    if descriptor.module:
-        built_in: Gate = importlib.import_module(f"training.registry.{descriptor.module}").GATES[descriptor.name]
-        return built_in
-    hint = "assign GATE = an object of a class derived from training.registry.gate.Gate"
-    found: Gate = GATES.implementation(descriptor.name, lambda found: isinstance(found, Gate), code="gate.module", hint=hint)
-    return found
+    place = f"training.registry.{gate.module}:judge_{name}" if gate.module else GATES.implementation_of(name)
+    judge: Judge = imported(name, place, callable, code="gate.module", hint="define judge(case), a function that yields reasons")
+    return judge
 
 
-def judged(descriptor: GateDescriptor, record: EvaluationRecord, rules: Evaluate) -> tuple[Reason, ...]:
+def judged(name: str, gate: GateDescriptor, record: EvaluationRecord, rules: Evaluate) -> tuple[Reason, ...]:
     """Return the reasons of one gate; one that a spec names and that gives none rejects.
 
     Raises:
         DataError: `gate.failed`, a gate of another distribution raised an error or returned something else.
         SpecError: `gate.module`.
     """
-    name, kind = descriptor.name, descriptor.settings
-    gate, severity = gate_of(descriptor), rules.severity_of(name, descriptor.severity)
-    if kind is None:
-        return tuple(gate.judge(Case(gate=name, record=record, rules=rules, settings=None, severity=severity)))
-    settings = kind.model_validate(rules.gates[name])
+    judge, severity = judge_of(name, gate), rules.severity.get(name) or rules.severity.get(gate.inherits) or gate.severity
+    case = Case(gate=name, record=record, rules=rules, settings=None, severity=severity)
+    if gate.settings is None:
+        return tuple(judge(case))
+    case = replace(case, settings=gate.settings.model_validate(rules.gates[name]))
     try:
-        found = tuple(gate.judge(Case(gate=name, record=record, rules=rules, settings=settings, severity=severity)))
+        found = tuple(judge(case))
     except (Exception, SystemExit) as err:
         message = f"the gate {name} failed: {type(err).__name__}: {err}"
         raise DataError("gate.failed", message[:1000], hint="nothing was decided; repair the distribution that adds it") from err
     for fault in filter(None, (_fault(one, name) for one in found)):
         message = f"the gate {name} returned {fault}"
         raise DataError("gate.failed", message[:1000], hint="return case.reason(...), case.at_most(...) or case.missing(...)")
-    return found or (Reason(gate=name, passed=False, words=f"the gate {name} is configured and gave no reason, which rejects"),)
+    return found or (case.reason(passed=False, severity="fail", words=f"the gate {name} is configured and gave no reason, which rejects"),)
 
 
 def _fault(found: object, gate: str) -> str:

@@ -99,7 +99,7 @@ def decide(record: EvaluationRecord, rules: Evaluate, *, approval: str, promote:
         "champion": is_compared(record),
         "canary": promote is not None and promote.canary is not None,
     }
-    reasons = [reason for gate in gates_of(rules) if applies[gate.applies] for reason in judged(gate, record, rules)]
+    reasons = [reason for name, gate in gates_of(rules).items() if applies[gate.applies] for reason in judged(name, gate, record, rules)]
     reasons += [Reason(gate=DATA_DRIFT, passed=False, words=line, severity="approve") for line in record.data_to_approve]
     failed = {reason.severity for reason in reasons if not reason.passed}
     if "fail" in failed:

@@ -53,7 +53,7 @@ def model_code(family: str) -> ModelCode:
     Raises:
         SpecError: `model.not_isolated`, a user's class imports what cannot be carried; `model.unknown`.
     """
-    module, name = place_of(family)
+    module, _, name = place_of(family).partition(":")
     carried = carried_by([module, SCORING])
     if carried.problems:
         raise SpecError("train.model", carried.problems)

@@ -2,43 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Final
+from collections.abc import Iterator
+from dataclasses import replace
 
 from training.contracts import JsonValue
-from training.evaluation_record import Baselines, Comparison, EvaluationRecord, NaiveBaseline
+from training.evaluation_record import Baselines, Comparison, NaiveBaseline
 from training.format import change, figure, finite
-from training.registry.gate import Gate, RulesGate
-from training.registry.reasons import Reason, missing
-from training.spec.gate import Severity
+from training.registry.gate import Case
+from training.registry.reasons import Reason
 from training.spec.metrics import is_lower_better
 from training.spec.sections.evaluation import Evaluate
 
-GATE: Final = "naive_baseline"
 
-
-def naive_baseline(record: EvaluationRecord, rules: Evaluate) -> Iterator[Reason]:
+def judge_naive_baseline(case: Case) -> Iterator[Reason]:
     """Yield whether the candidate's primary metric is better than the best baseline's, and a warning for each other metric that is not.
 
     The point estimate decides; the paired interval is shown. A first champion fails by it; once there is a champion, the other gates hold
     the candidate to that, and this one warns. `evaluate.severity` overrides both.
-
-    Args:
-        record: its `baselines` are judged.
-        rules: the spec's thresholds.
     """
-    severity, found = _severity(record, rules), record.baselines or Baselines()
+    record, rules, is_asked = case.record, case.rules, case.gate in case.rules.severity
+    if not is_asked and record.champion is not None:
+        case = replace(case, severity="warn")
+    found = record.baselines or Baselines()
     why = _why_none(found, rules)
     if why is not None:
         # A configured gate that cannot judge is a warning.
-        is_asked = "naive_baseline" in rules.severity
-        severity = "warn" if is_asked else severity
-        yield Reason(gate=GATE, passed=not is_asked, severity=severity, words=f"no naive baseline to compare with: {why}")
+        severity = "warn" if is_asked else case.severity
+        yield case.reason(passed=not is_asked, severity=severity, words=f"no naive baseline to compare with: {why}")
         return
     best = found.best_entry
     value, other = finite(record.metrics.get(rules.primary)), None if best is None else finite(best.metrics.get(rules.primary))
     if best is None or value is None or other is None:
-        yield _not_measured(rules, severity)
+        what = f"{rules.primary} of the candidate or of the best naive baseline"
+        # It fails closed only where the gate is in force.
+        yield case.reason(passed=False, words=f"{what} was not measured") if case.severity == "warn" else case.missing(what)
         return
     gain = other - value if is_lower_better(rules.primary) else value - other
     comparison = found.comparison or Comparison()
@@ -46,8 +43,8 @@ def naive_baseline(record: EvaluationRecord, rules: Evaluate) -> Iterator[Reason
     interval = "" if low is None or high is None else f", {100 * rules.confidence:.4g} % interval [{change(low)}, {change(high)}]"
     words = f"{rules.primary} {figure(value)}, best naive baseline {best.name} {figure(other)}: gain {change(gain)}{interval}, required > 0"
     numbers: dict[str, JsonValue] = {"baseline": best.name, "value": other, "gain": gain, "low": low, "high": high}
-    yield Reason(gate=GATE, passed=gain > 0, severity=severity, words=words, numbers=numbers)
-    yield from _other_metrics(record, found, best, rules)
+    yield case.reason(passed=gain > 0, words=words, numbers=numbers)
+    yield from _other_metrics(case, found, best)
 
 
 def _why_none(found: Baselines, rules: Evaluate) -> str | None:
@@ -58,28 +55,13 @@ def _why_none(found: Baselines, rules: Evaluate) -> str | None:
     return found.why_none
 
 
-def _severity(record: EvaluationRecord, rules: Evaluate) -> Severity:
-    return rules.severity.get("naive_baseline", "fail" if record.champion is None else "warn")
-
-
-def _not_measured(rules: Evaluate, severity: Severity) -> Reason:
-    """Fail closed only where the gate is in force."""
-    what = f"{rules.primary} of the candidate or of the best naive baseline"
-    if severity == "warn":
-        return Reason(gate=GATE, passed=False, severity="warn", words=f"{what} was not measured")
-    return missing(GATE, what)
-
-
-def _other_metrics(record: EvaluationRecord, found: Baselines, best: NaiveBaseline, rules: Evaluate) -> Iterator[Reason]:
-    worse = [name for name in found.worse if name != rules.primary]
+def _other_metrics(case: Case, found: Baselines, best: NaiveBaseline) -> Iterator[Reason]:
+    worse = [name for name in found.worse if name != case.rules.primary]
     if worse:
-        values = {name: (finite(record.metrics.get(name)), finite(best.metrics.get(name))) for name in worse}
+        values = {name: (finite(case.record.metrics.get(name)), finite(best.metrics.get(name))) for name in worse}
         told = ", ".join(f"{name} {_digits(new)} against {_digits(old)}" for name, (new, old) in values.items())
-        yield Reason(gate=GATE, passed=False, severity="warn", words=f"worse than the naive baseline {best.name}: {told}")
+        yield case.reason(passed=False, severity="warn", words=f"worse than the naive baseline {best.name}: {told}")
 
 
 def _digits(value: float | None) -> str:
     return "unknown" if value is None else figure(value)
-
-
-GATES: Final[Mapping[str, Gate]] = {GATE: RulesGate(naive_baseline)}

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Final
 
 from training.contracts import JsonValue
 from training.evaluation_record import Alarm, Blocks, Comparison, EvaluationRecord
 from training.format import change, finite
-from training.registry.gate import Gate, RulesGate
-from training.registry.reasons import Reason, missing
+from training.registry.gate import Case
+from training.registry.reasons import Reason
 from training.spec.sections.evaluation import Evaluate
 from training.spec.types import duration_text
 
@@ -19,27 +19,28 @@ NAMED_OF_BLOCKS: Final = ("clusters", "columns", "num_clusters", "num_blocks", "
 CLUSTERS: Final = {"time": "blocks of time", "entity": "entities", "group": "groups"}
 
 
-def significance(comparison: Comparison | None, gate: str, rival: str, rules: Evaluate) -> Reason:
+def significance(case: Case, comparison: Comparison | None, rival: str) -> Reason:
     """Judge the lower end of the wider interval of the gain over `rival`."""
-    comparison = comparison or Comparison()
+    rules, comparison = case.rules, comparison or Comparison()
     blocks = None if comparison.blocks is None or not comparison.blocks.model_fields_set else comparison.blocks
     if blocks is None:
-        return missing(gate, f"the interval by blocks of the gain over {rival}")
+        return case.missing(f"the interval by blocks of the gain over {rival}")
     share = f"{100 * rules.confidence:.4g} %"
     if blocks.bounded is False:
         hint = _remedy(blocks)
         words = f"the {share} interval of the gain over {rival} is unbounded, {_too_few(blocks)}: what helps is {hint}"
-        return Reason(gate=gate, passed=False, severity=rules.severity_of(gate), words=words, numbers=_numbers(comparison, rules))
+        return case.reason(passed=False, words=words, numbers=_numbers(comparison, rules))
     low, high = finite(comparison.low), finite(comparison.high)
     if low is None or high is None:
-        return missing(gate, f"the interval of the gain over {rival}")
+        return case.missing(f"the interval of the gain over {rival}")
     ends, how = f"[{change(low)}, {change(high)}]", _how(comparison, blocks)
     words = f"{share} interval of the gain over {rival} {ends} {how}, lower end > 0 required"
-    return Reason(gate=gate, passed=low > 0, severity=rules.severity_of(gate), words=words, numbers=_numbers(comparison, rules))
+    return case.reason(passed=low > 0, words=words, numbers=_numbers(comparison, rules))
 
 
-def _over_champion(record: EvaluationRecord, rules: Evaluate) -> Iterator[Reason]:
-    yield significance(record.comparison, "significance", "the champion", rules)
+def judge_significance(case: Case) -> Iterator[Reason]:
+    """Whether the gain over the champion is surely above zero."""
+    yield significance(case, case.record.comparison, "the champion")
 
 
 def canary_alarm(record: EvaluationRecord, rules: Evaluate) -> Iterator[Reason]:
@@ -127,6 +128,3 @@ def _numbers(comparison: Comparison, rules: Evaluate) -> dict[str, JsonValue]:
     found |= {name: comparison.decided_by for name in ("decided_by",) if name in given}
     found["confidence"] = rules.confidence
     return found if comparison.blocks is None else found | comparison.blocks.to_json(*NAMED_OF_BLOCKS)
-
-
-GATES: Final[Mapping[str, Gate]] = {"significance": RulesGate(_over_champion)}

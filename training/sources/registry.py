@@ -11,6 +11,7 @@ from training.errors import DataError, NightshiftError, Problem, SpecError, Unav
 from training.masking import masked
 from training.sources.source import PartContent, Source, SourcePart, Window
 from training.sources.table_contract import TableContract
+from training.spec.registry import imported
 from training.spec.source_kinds import SOURCES
 
 SourceClass = Callable[[TableContract], Source]
@@ -32,7 +33,7 @@ def source_of(contract: TableContract) -> Source:
         message = f"table {shown(contract.name)} is of the kind {shown(kind)}, which is not installed here"
         raise SpecError("data", [Problem(code="source.unknown", message=message, hint=f"install the distribution that adds it {where}")])
     hint = "assign SOURCE = a class with the methods of training.sources.source.Source"
-    return _InstalledSource(contract, SOURCES.implementation(kind, _is_source, code="source.not_a_source", hint=hint))
+    return _InstalledSource(contract, imported(kind, SOURCES.implementation_of(kind), _is_source, code="source.not_a_source", hint=hint))
 
 
 def _is_source(found: object) -> bool:

@@ -87,7 +87,7 @@ FAMILIES: Final[Registry[FamilyDescriptor]] = Registry(
     built_in=families_in(MODELS_FOLDER),
     descriptor_at="{}.family:DESCRIPTOR",
     implementation_at="{}.module:FAMILY",
-    fits=lambda _, found: isinstance(found, FamilyDescriptor),
+    fits=lambda found: isinstance(found, FamilyDescriptor),
     code="model.descriptor",
     hint="assign DESCRIPTOR = training.spec.families.FamilyDescriptor(...)",
 )
@@ -98,18 +98,19 @@ def trained_families() -> Mapping[str, FamilyDescriptor]:
     return {name: facts for name, facts in FAMILIES.usable().items() if facts.is_trained}
 
 
-def place_of(model: str) -> tuple[str, str]:
-    """Return (module, name in it) of what fits and scores: of a family, or of a `package.module:Class`.
+def place_of(model: str) -> str:
+    """Return the `module:attribute` of what fits and scores: of a family, or of a class, which is itself one.
 
     Raises:
         SpecError: `model.unknown`.
     """
     package = FAMILIES.package_of(model)
-    if package is None and not is_own(model):
-        hint = f"known: {', '.join(trained_families())}"
-        raise SpecError("train.model", [Problem(code="model.unknown", message=f"there is no model {shown(model)}", hint=hint)])
-    module, _, name = (model if package is None else FAMILIES.implementation_at.format(package)).partition(":")
-    return module, name
+    if package is not None:
+        return FAMILIES.implementation_at.format(package)
+    if is_own(model):
+        return model
+    hint = f"known: {', '.join(trained_families())}"
+    raise SpecError("train.model", [Problem(code="model.unknown", message=f"there is no model {shown(model)}", hint=hint)])
 
 
 def own_packages(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:

@@ -22,11 +22,10 @@ def _always(_: Evaluate) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GateDescriptor:
-    """What a gate is called, what configures it, and when it judges."""
+    """What configures a gate, and when it judges."""
 
-    name: str
     module: str = ""
-    """File of training/registry/ whose `GATES` has it; empty: `module.py` of its own package."""
+    """File of training/registry/ that has its function `judge_<name>`; empty: `module.py` of its own package, with `judge`."""
     settings: type[Section] | None = None
     """Of `evaluate.gates.<name>`, for a gate of another distribution; None: it has keys of `evaluate`."""
     severity: Severity = "fail"

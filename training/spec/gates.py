@@ -2,12 +2,11 @@
 
 A gate of this repository is a row of `BUILT_IN_GATES` next to its keys in `training/spec/sections/evaluation.py`, and a module of
 training/registry/ that judges. A distribution adds one by an entry point of the group `nightshift.gates` whose value is a package with a
-light `gate.py` (its `DESCRIPTOR`) and a `module.py` (its `GATE`). It judges where a spec names it in `evaluate.gates`.
+light `gate.py` (its `DESCRIPTOR`) and a `module.py` (its function `judge`). It judges where a spec names it in `evaluate.gates`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final
 
 from training.errors import Problem, SpecError, shown
@@ -15,34 +14,30 @@ from training.spec.gate import GateDescriptor
 from training.spec.registry import Registry
 from training.spec.sections.evaluation import BUILT_IN_GATES, Evaluate
 
-
-def _fits(name: str, found: object) -> bool:
-    return isinstance(found, GateDescriptor) and found.name == name and found.settings is not None and not found.module
-
-
 GATES: Final[Registry[GateDescriptor]] = Registry(
     group="nightshift.gates",
-    built_in={descriptor.name: descriptor for descriptor in BUILT_IN_GATES},
+    built_in=BUILT_IN_GATES,
     # Names of reasons that are no gate's.
     reserved=("approval", "overrides", "registered", "standing", "rollback", "time", "support", "tolerance", "patience"),
     descriptor_at="{}.gate:DESCRIPTOR",
-    implementation_at="{}.module:GATE",
-    fits=_fits,
+    implementation_at="{}.module:judge",
+    fits=lambda found: isinstance(found, GateDescriptor) and found.settings is not None and not found.module,
     code="gate.descriptor",
-    hint="assign DESCRIPTOR = training.spec.gate.GateDescriptor(...), with the name of the entry point, settings, and no module",
+    hint="assign DESCRIPTOR = training.spec.gate.GateDescriptor(...), with settings and no module",
 )
 
 
-def gates_of(rules: Evaluate) -> Iterator[GateDescriptor]:
-    """Yield the gates that judge by a section, in the order of a decision's reasons: those of this repository, then the section's `gates`.
+def gates_of(rules: Evaluate) -> dict[str, GateDescriptor]:
+    """Return the gates that judge by a section, in the order of a decision's reasons: those of this repository, then the section's `gates`.
 
     Raises:
         SpecError: `gate.unknown`, none of that name is installed here; `gate.descriptor`.
     """
-    yield from BUILT_IN_GATES
+    found = dict(BUILT_IN_GATES)
     for name in rules.gates:
-        found = GATES.get(name)
-        if found is None:
+        gate = GATES.get(name)
+        if gate is None:
             problem = Problem(code="gate.unknown", message=f"there is no gate {shown(name)}", hint="install the distribution that adds it")
             raise SpecError("evaluate.gates", [problem])
-        yield found
+        found[name] = gate
+    return found

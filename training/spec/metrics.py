@@ -8,6 +8,7 @@ point of the group `nightshift.metrics` whose value is a package with a light `m
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,8 +21,6 @@ _CUT = re.compile(r"[1-9]\d{0,2}|1000", re.ASCII)
 class MetricDescriptor:
     """What spec, gates and pages have to know of a metric."""
 
-    name: str
-    """Without a cut: `ndcg`."""
     tasks: tuple[str, ...]
     """Values of `evaluate.task` that have it."""
     module: str = ""
@@ -34,46 +33,41 @@ class MetricDescriptor:
     on_request: bool = False
     """Whether evaluations have it only where the spec names it: as `primary`, in `minimum` or `maximum`, or as the objective of a study."""
 
-    @property
-    def reported(self) -> str:
-        """The name under which every evaluation of its tasks reports it."""
-        return self.name if self.cut is None else f"{self.name}@{self.cut}"
-
 
 _CLASSES: Final = ("binary", "multiclass")
 _REGRESSION: Final = ("regression",)
 _LANGUAGE: Final = ("language",)
 
-DESCRIPTORS: Final = (
-    MetricDescriptor(name="ndcg", tasks=("ranking",), module="ranked", cut=10),
-    MetricDescriptor(name="mrr", tasks=("ranking",), module="ranked"),
-    MetricDescriptor(name="recall", tasks=("ranking",), module="ranked", cut=10),
-    MetricDescriptor(name="accuracy", tasks=("multiclass",), module="probabilities"),
-    MetricDescriptor(name="auc", tasks=_CLASSES, module="auc"),
-    MetricDescriptor(name="pr_auc", tasks=_CLASSES, module="auc"),
-    MetricDescriptor(name="log_loss", tasks=_CLASSES, module="probabilities", lower_is_better=True),
-    MetricDescriptor(name="f1", tasks=_CLASSES, module="f1"),
-    MetricDescriptor(name="brier", tasks=_CLASSES, module="probabilities", lower_is_better=True),
-    MetricDescriptor(name="calibration_error", tasks=_CLASSES, module="calibration", lower_is_better=True),
-    MetricDescriptor(name="rmse", tasks=_REGRESSION, module="errors", lower_is_better=True),
-    MetricDescriptor(name="mae", tasks=_REGRESSION, module="errors", lower_is_better=True),
-    MetricDescriptor(name="median_absolute_error", tasks=_REGRESSION, module="errors", lower_is_better=True),
-    MetricDescriptor(name="absolute_error_p90", tasks=_REGRESSION, module="errors", lower_is_better=True),
-    MetricDescriptor(name="absolute_error_p99", tasks=_REGRESSION, module="errors", lower_is_better=True),
-    MetricDescriptor(name="pinball_loss", tasks=_REGRESSION, module="deviances", lower_is_better=True, cut=50, max_cut=99, on_request=True),
-    MetricDescriptor(name="poisson_deviance", tasks=_REGRESSION, module="deviances", lower_is_better=True, on_request=True),
-    MetricDescriptor(name="perplexity", tasks=_LANGUAGE, module="language", lower_is_better=True),
-    MetricDescriptor(name="bits_per_byte", tasks=_LANGUAGE, module="language", lower_is_better=True),
-    MetricDescriptor(name="loss", tasks=_LANGUAGE, module="language", lower_is_better=True),
-)
+DESCRIPTORS: Final[Mapping[str, MetricDescriptor]] = {
+    "ndcg": MetricDescriptor(tasks=("ranking",), module="ranked", cut=10),
+    "mrr": MetricDescriptor(tasks=("ranking",), module="ranked"),
+    "recall": MetricDescriptor(tasks=("ranking",), module="ranked", cut=10),
+    "accuracy": MetricDescriptor(tasks=("multiclass",), module="probabilities"),
+    "auc": MetricDescriptor(tasks=_CLASSES, module="auc"),
+    "pr_auc": MetricDescriptor(tasks=_CLASSES, module="auc"),
+    "log_loss": MetricDescriptor(tasks=_CLASSES, module="probabilities", lower_is_better=True),
+    "f1": MetricDescriptor(tasks=_CLASSES, module="f1"),
+    "brier": MetricDescriptor(tasks=_CLASSES, module="probabilities", lower_is_better=True),
+    "calibration_error": MetricDescriptor(tasks=_CLASSES, module="calibration", lower_is_better=True),
+    "rmse": MetricDescriptor(tasks=_REGRESSION, module="errors", lower_is_better=True),
+    "mae": MetricDescriptor(tasks=_REGRESSION, module="errors", lower_is_better=True),
+    "median_absolute_error": MetricDescriptor(tasks=_REGRESSION, module="errors", lower_is_better=True),
+    "absolute_error_p90": MetricDescriptor(tasks=_REGRESSION, module="errors", lower_is_better=True),
+    "absolute_error_p99": MetricDescriptor(tasks=_REGRESSION, module="errors", lower_is_better=True),
+    "pinball_loss": MetricDescriptor(tasks=_REGRESSION, module="deviances", lower_is_better=True, cut=50, max_cut=99, on_request=True),
+    "poisson_deviance": MetricDescriptor(tasks=_REGRESSION, module="deviances", lower_is_better=True, on_request=True),
+    "perplexity": MetricDescriptor(tasks=_LANGUAGE, module="language", lower_is_better=True),
+    "bits_per_byte": MetricDescriptor(tasks=_LANGUAGE, module="language", lower_is_better=True),
+    "loss": MetricDescriptor(tasks=_LANGUAGE, module="language", lower_is_better=True),
+}
 """The metrics of training/evaluation/metrics/, in the order in which reports list those of a task."""
 
 METRICS: Final[Registry[MetricDescriptor]] = Registry(
     group="nightshift.metrics",
-    built_in={descriptor.name: descriptor for descriptor in DESCRIPTORS},
+    built_in=DESCRIPTORS,
     descriptor_at="{}.metric:DESCRIPTOR",
     implementation_at="{}.module:METRIC",
-    fits=lambda _, found: isinstance(found, MetricDescriptor),
+    fits=lambda found: isinstance(found, MetricDescriptor),
     code="metric.descriptor",
     hint="assign DESCRIPTOR = training.spec.metrics.MetricDescriptor(...)",
 )
@@ -94,7 +88,8 @@ def descriptor_of_metric(name: str) -> MetricDescriptor | None:
 
 def metrics_of(task: str) -> tuple[str, ...]:
     """Return the names that every evaluation of a task reports."""
-    return tuple(descriptor.reported for descriptor in DESCRIPTORS if task in descriptor.tasks and not descriptor.on_request)
+    found = {name: descriptor for name, descriptor in DESCRIPTORS.items() if task in descriptor.tasks and not descriptor.on_request}
+    return tuple(name if descriptor.cut is None else f"{name}@{descriptor.cut}" for name, descriptor in found.items())
 
 
 def is_metric(task: str, name: str) -> bool:

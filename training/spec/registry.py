@@ -38,8 +38,8 @@ class Registry(Generic[Descriptor]):
     """`module:attribute` of a descriptor; `{}` stands for the value of the entry point."""
     implementation_at: str = ""
     """The same of what implements it."""
-    fits: Callable[[str, Any], bool]
-    """Whether an object is the descriptor of a name."""
+    fits: Callable[[Any], bool]
+    """Whether an object is a descriptor."""
     code: str
     """Of the error of a descriptor that cannot be imported, or does not fit."""
     hint: str
@@ -79,17 +79,16 @@ class Registry(Generic[Descriptor]):
             return own
         if (place := self.package_of(name)) is None:
             return None
-        fits = functools.partial(self.fits, name)
-        found: Descriptor = imported(name, self.descriptor_at.format(place), fits, code=self.code, hint=self.hint)
+        found: Descriptor = imported(name, self.descriptor_at.format(place), self.fits, code=self.code, hint=self.hint)
         return found
 
-    def implementation(self, name: str, fits: Callable[[Any], bool], *, code: str, hint: str) -> Any:
-        """Return what implements a name that an installed distribution adds.
+    def implementation_of(self, name: str) -> str:
+        """Return the `module:attribute` of what implements a name that an installed distribution adds.
 
         Raises:
-            SpecError: `code`, it cannot be imported, or does not fit; as `package_of`.
+            SpecError: as `package_of`.
         """
-        return imported(name, self.implementation_at.format(self.package_of(name)), fits, code=code, hint=hint)
+        return self.implementation_at.format(self.package_of(name))
 
     def usable(self) -> Mapping[str, Descriptor]:
         """Return all descriptors by name, sorted; those that cannot be imported are left out, with a warning.
@@ -146,15 +145,18 @@ def imported(name: str, place: str, fits: Callable[[Any], bool], *, code: str, h
         SpecError: `code`, it cannot be imported, or does not fit.
     """
     module, _, attribute = place.partition(":")
+    cause: BaseException | None = None
     try:
         found = getattr(importlib.import_module(module), attribute, None)
         reason = f"its {attribute} is a {type(found).__name__}"
     except (Exception, SystemExit) as err:
-        found, reason = None, f"{type(err).__name__}: {err}"
+        found, cause, reason = None, err, f"{type(err).__name__}: {err}"
+        if not isinstance(err, ImportError):
+            logger.warning("%s cannot be imported", module, exc_info=True)
     if found is not None and fits(found):
         return found
-    message = f"{name} has no {attribute.lower()} in {module}: {reason}"
-    raise SpecError(module, [Problem(code=code, message=message, hint=hint)])
+    message = f"{name} has no {attribute} in {module}: {reason}"
+    raise SpecError(module, [Problem(code=code, message=message, hint=hint)]) from cause
 
 
 def with_defaults(section: type[Section], settings: dict[str, Setting]) -> dict[str, Setting]:

@@ -55,7 +55,7 @@ SOURCES: Final[Registry[SourceDescriptor]] = Registry(
     built_in=DESCRIPTORS,
     descriptor_at="{}:DESCRIPTOR",
     implementation_at="{}:SOURCE",
-    fits=lambda _, found: isinstance(found, SourceDescriptor),
+    fits=lambda found: isinstance(found, SourceDescriptor),
     code="source.descriptor",
     hint="assign DESCRIPTOR = training.spec.source_kinds.SourceDescriptor(...)",
 )

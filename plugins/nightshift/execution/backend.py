@@ -138,7 +138,7 @@ BACKENDS: Final[Registry[type[Backend]]] = Registry(
         "kubernetes": "nightshift.execution.kubernetes.backend:KubernetesBackend",
     },
     descriptor_at="{}",
-    fits=lambda _, found: isinstance(found, type),
+    fits=lambda found: isinstance(found, type),
     code="settings.backend",
     hint="name a class with the methods of nightshift.execution.backend.Backend, and install what it imports",
 )

@@ -8,6 +8,7 @@ import importlib
 from training.errors import Problem, SpecError, shown
 from training.evaluation.metrics.metric import Metric
 from training.spec.metrics import METRICS, descriptor_of_metric
+from training.spec.registry import imported
 
 
 @functools.cache
@@ -27,6 +28,6 @@ def metric_of(name: str) -> Metric:
     else:
         hint = "assign METRIC = an object of a class derived from training.evaluation.metrics.metric.Metric; with a cut, a function of it"
         fits = callable if cut else lambda found: isinstance(found, Metric)
-        found = METRICS.implementation(base, fits, code="metric.not_a_metric", hint=hint)
+        found = imported(base, METRICS.implementation_of(base), fits, code="metric.not_a_metric", hint=hint)
     metric: Metric = found(int(cut)) if cut else found
     return metric

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Final, Literal
 
 from pydantic import Field
@@ -114,76 +115,56 @@ class Evaluate(Section):
     severity: dict[GateName, Severity] = Field(default_factory=dict)
     """Effect of a gate that is not passed: fail, warn, or approve (a person decides). `maximum` inherits the severity of `minimum`."""
 
-    def severity_of(self, gate: str, default: Severity = "fail") -> Severity:
-        """Return what `gate` does where it is not passed.
-
-        Args:
-            default: of a gate of another distribution.
-        """
-        row = next((row for row in BUILT_IN_GATES if row.name == gate), None)
-        if gate in self.severity or row is None:
-            return self.severity.get(gate, default)
-        return self.severity.get(row.inherits, row.severity)
-
     def is_metric(self, name: str) -> bool:
         """Return whether `name` is a metric of the task, or one of the spec's own."""
         return name in self.metrics or is_metric(self.task, name)
 
 
-BUILT_IN_GATES: Final = (
-    GateDescriptor(name="finite", module="absolute_gates", has_severity=False),
-    GateDescriptor(
-        name="minimum",
+BUILT_IN_GATES: Final[Mapping[str, GateDescriptor]] = {
+    "finite": GateDescriptor(module="absolute_gates", has_severity=False),
+    "minimum": GateDescriptor(
         module="bounds",
         is_on=lambda rules: bool(rules.minimum or rules.maximum),
         switch="set evaluate.minimum or evaluate.maximum",
     ),
-    GateDescriptor(
-        name="maximum", module="bounds", inherits="minimum", is_on=lambda rules: bool(rules.maximum), switch="set evaluate.maximum"
-    ),
-    GateDescriptor(name="constant", module="absolute_gates", has_severity=False),
-    GateDescriptor(
-        name="naive_baseline",
+    "maximum": GateDescriptor(module="bounds", inherits="minimum", is_on=lambda rules: bool(rules.maximum), switch="set evaluate.maximum"),
+    "constant": GateDescriptor(module="absolute_gates", has_severity=False),
+    "naive_baseline": GateDescriptor(
         module="naive",
         is_on=lambda rules: rules.baseline.enabled and rules.task != "language",
         switch="set evaluate.baseline.enabled, for another task than language",
     ),
-    GateDescriptor(name="baseline", module="champion_gates", has_severity=False),
-    GateDescriptor(name="improvement", module="champion_gates", applies="champion"),
-    GateDescriptor(name="significance", module="significance_gates", applies="champion"),
-    GateDescriptor(
-        name="slices",
+    "baseline": GateDescriptor(module="champion_gates", has_severity=False),
+    "improvement": GateDescriptor(module="champion_gates", applies="champion"),
+    "significance": GateDescriptor(module="significance_gates", applies="champion"),
+    "slices": GateDescriptor(
         module="champion_gates",
         applies="champion",
         is_on=lambda rules: bool(rules.slices) and rules.slice_drop is not None,
         switch="set evaluate.slices and evaluate.slice_drop",
     ),
-    GateDescriptor(name="drift", module="champion_gates", applies="champion", severity="warn"),
-    GateDescriptor(
-        name="fairness",
+    "drift": GateDescriptor(module="champion_gates", applies="champion", severity="warn"),
+    "fairness": GateDescriptor(
         module="absolute_gates",
         is_on=lambda rules: bool(rules.sensitive) and (rules.fairness.equal_opportunity, rules.fairness.calibration) != (None, None),
         switch="set evaluate.sensitive and a limit in evaluate.fairness",
     ),
-    GateDescriptor(
-        name="latency",
+    "latency": GateDescriptor(
         module="absolute_gates",
         is_on=lambda rules: rules.latency_ms != LatencyLimits(),
         switch="set a limit in evaluate.latency_ms",
     ),
-    GateDescriptor(
-        name="leakage",
+    "leakage": GateDescriptor(
         module="absolute_gates",
         is_on=lambda rules: rules.task != "language",
         switch="set another evaluate.task than language",
     ),
-    GateDescriptor(
-        name="overlap",
+    "overlap": GateDescriptor(
         module="absolute_gates",
         severity="warn",
         is_on=lambda rules: rules.checks.overlap is not None,
         switch="set evaluate.checks.overlap",
     ),
-    GateDescriptor(name="canary", module="champion_gates", applies="canary", has_severity=False),
-)
+    "canary": GateDescriptor(module="champion_gates", applies="canary", has_severity=False),
+}
 """The gates of this repository, in the order of a decision's reasons. `naive_baseline` only warns once there is a champion."""

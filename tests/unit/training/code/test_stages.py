@@ -90,7 +90,7 @@ def test_an_evaluation_has_the_code_of_the_models_that_it_loads(ranking: Pipelin
     files = stage_code("evaluate", ranking, families=["boosted_trees", "of_before", "gone.models:Model"], cache=cache).files
     assert {"training/models/ranker/module.py", "training/models/boosted_trees/module.py"} <= set(files)
     descriptors = [f"training.models.{family}.family" for family in FAMILIES.built_in]
-    metrics = {f"training.evaluation.metrics.{descriptor.module}" for descriptor in DESCRIPTORS}
+    metrics = {f"training.evaluation.metrics.{descriptor.module}" for descriptor in DESCRIPTORS.values()}
     expected = sorted([*descriptors, *metrics, "training.models.boosted_trees.module", "training.stages.canary"])
     assert code_roots("canary", ranking, ["boosted_trees"]) == tuple(expected)
 

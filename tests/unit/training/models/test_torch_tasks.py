@@ -66,7 +66,7 @@ def test_a_name_that_the_module_does_not_have_is_told_apart_from_a_class_that_is
     (tmp_path / "own_models/__init__.py").write_text("class Plain:\n    pass\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("NIGHTSHIFT_MODEL_PACKAGES", "own_models")
-    with pytest.raises(SpecError, match="there is no Tower in own_models"):
+    with pytest.raises(SpecError, match="own_models:Tower has no Tower in own_models: its Tower is a NoneType"):
         load_family("own_models:Tower")
-    with pytest.raises(SpecError, match="'own_models:Plain' is a Plain, not a Family"):
+    with pytest.raises(SpecError, match="own_models:Plain has no Plain in own_models: its Plain is a type"):
         load_family("own_models:Plain")

@@ -78,8 +78,10 @@ def test_bound_says_nothing_of_the_champion_where_it_is_not_worse_or_the_gain_is
         assert "champion" not in next(reason.words for reason in judged(evaluation).reasons if reason.gate == "minimum")
 
 
-def test_maximum_has_a_severity_of_its_own() -> None:
+def test_maximum_inherits_the_severity_of_minimum_unless_it_has_its_own() -> None:
     above = changed(("metrics", "log_loss"), 0.71)
+    assert judged(above, severity={}).outcome == "rejected"
+    assert judged(above, severity={"minimum": "warn"}).outcome == "accepted"
     assert judged(above, severity={"minimum": "fail", "maximum": "warn"}).outcome == "accepted"
     assert judged(above, severity={"minimum": "warn", "maximum": "fail"}).outcome == "rejected"
 

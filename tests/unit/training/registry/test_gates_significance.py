@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from training.evaluation_record import EvaluationRecord
+from training.registry.gate import Case
 from training.registry.significance_gates import significance
 from training.spec.sections.evaluation import Evaluate
 
@@ -30,7 +31,8 @@ RULES = Evaluate(task="binary", primary="auc")
 
 def judged(*, blocks: dict[str, Any] | None = BLOCKS, rules: Evaluate = RULES, **comparison: Any) -> Any:
     record = EvaluationRecord.of({"comparison": {**COMPARISON, "blocks": blocks, **comparison}})
-    return significance(record.comparison, "significance", "the champion", rules)
+    case = Case(gate="significance", record=record, rules=rules, settings=None, severity=rules.severity.get("significance", "fail"))
+    return significance(case, record.comparison, "the champion")
 
 
 def test_the_reason_names_the_wider_interval_the_blocks_and_the_autocorrelation() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,10 +19,11 @@ from tests.unit.training.stages import evaluate_bench
 from tests.unit.training.stages.evaluate_bench import EvaluateBench
 from training.errors import DataError, SpecError
 from training.evaluation_record import EvaluationRecord
-from training.registry.gate import Case, Gate, gate_of
+from training.registry.gate import Case, judge_of
 from training.registry.gates import Decision, decide
 from training.registry.reasons import Reason
 from training.spec.families import own_packages
+from training.spec.gate import GateDescriptor
 from training.spec.gates import GATES
 from training.spec.loader import check_file
 from training.spec.registry import installed as installed_names
@@ -36,31 +38,24 @@ class SteadySettings(Section):
     max_share: float = 0.5
 
 
-DESCRIPTOR = GateDescriptor(name="steady", settings=SteadySettings, severity="warn")
+DESCRIPTOR = GateDescriptor(settings=SteadySettings, severity="warn")
 """
 MODULE = """
-from training.registry.gate import Gate
-
-
-class Steady(Gate):
-    def judge(self, case):
-        overlap = case.record.checks.overlap if case.record.checks else None
-        share = None if overlap is None else overlap.share
-        yield case.at_most(share, case.settings.max_share, "share of known entities")
-
-
-GATE = Steady()
+def judge(case):
+    overlap = case.record.checks.overlap if case.record.checks else None
+    share = None if overlap is None else overlap.share
+    yield case.at_most(share, case.settings.max_share, "share of known entities")
 """
 FILES = {"acme_steady/gate.py": GATE, "acme_steady/module.py": MODULE}
 BROKEN = {
     "acme_broken/gate.py": "import no_such_module\n",
-    "acme_odd/gate.py": GATE.replace("steady", "odd"),
-    "acme_odd/module.py": "GATE = 7\n",
-    "acme_silent/gate.py": GATE.replace("steady", "silent"),
-    "acme_silent/module.py": MODULE.replace("yield case.at_most", "return []\n        yield case.at_most"),
-    "acme_failing/gate.py": GATE.replace("steady", "failing"),
+    "acme_odd/gate.py": GATE,
+    "acme_odd/module.py": "judge = 7\n",
+    "acme_silent/gate.py": GATE,
+    "acme_silent/module.py": MODULE.replace("yield case.at_most", "return []\n    yield case.at_most"),
+    "acme_failing/gate.py": GATE,
     "acme_failing/module.py": MODULE.replace("case.record.checks.overlap", "case.record.no_such_key"),
-    "acme_stranger/gate.py": GATE.replace("steady", "stranger"),
+    "acme_stranger/gate.py": GATE,
     "acme_stranger/module.py": "import dataclasses\n" + MODULE.replace("case.at_most(", "dataclasses.replace(case, gate='x').at_most("),
 }
 NAMES = ("steady", "broken", "odd", "silent", "failing", "stranger")
@@ -130,17 +125,12 @@ def test_a_gate_that_fails_or_answers_for_another_decides_nothing(name: str) -> 
     assert caught.value.code == "gate.failed"
 
 
-class Odd(Gate):
-    """A gate whose reason has a field of a wrong value, or that ends the process."""
-
-    def __init__(self, field: str, value: Any) -> None:
-        self._field, self._value = field, value
-
-    def judge(self, case: Case) -> Iterator[Reason]:
-        if self._field == "exit":
-            raise SystemExit(self._value)
-        wrong: dict[str, Any] = {self._field: self._value}
-        yield replace(case.reason(passed=False, words="limit exceeded"), **wrong)
+def judge_oddly(field: str, value: Any, case: Case) -> Iterator[Reason]:
+    """Yield a reason with a field of a wrong value, or end the process."""
+    if field == "exit":
+        raise SystemExit(value)
+    wrong: dict[str, Any] = {field: value}
+    yield replace(case.reason(passed=False, words="limit exceeded"), **wrong)
 
 
 @pytest.mark.usefixtures("site")
@@ -160,7 +150,7 @@ class Odd(Gate):
 )
 def test_a_gate_whose_reason_has_a_wrong_value_decides_nothing(field: str, value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     judged({"steady": {}})
-    monkeypatch.setattr("acme_steady.module.GATE", Odd(field, value))
+    monkeypatch.setattr("acme_steady.module.judge", functools.partial(judge_oddly, field, value))
     with pytest.raises(DataError, match="the gate steady ") as caught:
         judged({"steady": {}})
     assert caught.value.code == "gate.failed"
@@ -206,11 +196,11 @@ def test_check_of_a_gate_whose_descriptor_is_broken_reports_its_code(tmp_path: P
     assert "no_such_module" in problem.message
 
 
-@pytest.mark.parametrize("descriptor", BUILT_IN_GATES, ids=lambda descriptor: descriptor.name)
-def test_each_gate_of_this_repository_has_an_implementation(descriptor: Any) -> None:
-    assert GATES.get(descriptor.name) is descriptor
-    assert isinstance(gate_of(descriptor), Gate)
-    assert not descriptor.inherits or GATES.get(descriptor.inherits) is not None
+@pytest.mark.parametrize(("name", "gate"), BUILT_IN_GATES.items())
+def test_each_gate_of_this_repository_has_an_implementation(name: str, gate: GateDescriptor) -> None:
+    assert GATES.get(name) is gate
+    assert callable(judge_of(name, gate))
+    assert not gate.inherits or gate.inherits in BUILT_IN_GATES
 
 
 @pytest.mark.slow

@@ -128,11 +128,11 @@ def test_a_day_without_rows_is_waited_for_and_named(shop: Shop) -> None:
         ),
         (
             ("kind: sqlite", "kind: broken"),
-            {"data.source.kind: [source.descriptor] broken has no descriptor in acme_broken: RuntimeError: no driver"},
+            {"data.source.kind: [source.descriptor] broken has no DESCRIPTOR in acme_broken: RuntimeError: no driver"},
         ),
         (
             ("kind: sqlite", "kind: empty"),
-            {"data.source.kind: [source.descriptor] empty has no descriptor in acme_empty: its DESCRIPTOR is a NoneType"},
+            {"data.source.kind: [source.descriptor] empty has no DESCRIPTOR in acme_empty: its DESCRIPTOR is a NoneType"},
         ),
     ],
 )

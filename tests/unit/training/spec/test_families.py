@@ -66,7 +66,7 @@ def test_each_family_of_training_models_has_a_descriptor_and_a_module(name: str)
     assert isinstance(descriptor, FamilyDescriptor)
     assert descriptor.libraries
     assert {path.name for path in (MODELS_FOLDER / name).glob("*.py")} >= {"__init__.py", "family.py", "module.py"}
-    assert place_of(name) == (f"training.models.{name}.module", "FAMILY")
+    assert place_of(name) == f"training.models.{name}.module:FAMILY"
 
 
 def test_an_entry_point_adds_a_family_and_allows_its_package(site: Path) -> None:
@@ -81,7 +81,7 @@ def test_an_entry_point_adds_a_family_and_allows_its_package(site: Path) -> None
 
 def test_a_descriptor_whose_module_ends_the_interpreter_is_an_error_that_names_it(site: Path) -> None:
     install(site, "acme_forest", {"forest": "acme_exit"}, {"acme_exit/__init__.py": "", "acme_exit/family.py": "raise SystemExit(3)\n"})
-    with pytest.raises(SpecError, match=r"forest has no descriptor in acme_exit\.family: SystemExit: 3") as caught:
+    with pytest.raises(SpecError, match=r"forest has no DESCRIPTOR in acme_exit\.family: SystemExit: 3") as caught:
         FAMILIES.get("forest")
     assert caught.value.code == "model.descriptor"
 
@@ -145,7 +145,7 @@ def test_a_broken_entry_point_is_left_out_of_the_schema(site: Path, caplog: pyte
     install(site, "acme_forest", BROKEN)
     installed.cache_clear()
     assert pipeline_schema() == expected
-    assert "forest has no descriptor in acme_gone.family" in caplog.text
+    assert "forest has no DESCRIPTOR in acme_gone.family" in caplog.text
 
 
 def test_settings_of_an_installed_family_have_their_own_place_in_the_schema(site: Path) -> None:
@@ -179,7 +179,7 @@ def test_a_descriptor_that_cannot_be_used_is_an_error_with_its_module_and_the_re
     with pytest.raises(SpecError) as caught:
         FAMILIES.get("forest")
     assert caught.value.code == "model.descriptor"
-    assert f"forest has no descriptor in acme.forest.family: {reason}" in str(caught.value)
+    assert f"forest has no DESCRIPTOR in acme.forest.family: {reason}" in str(caught.value)
 
 
 def test_a_class_and_an_unknown_family_have_no_descriptor() -> None:

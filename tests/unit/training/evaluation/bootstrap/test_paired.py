@@ -69,7 +69,10 @@ def fast(name: str, rows: Scored, **more: Any) -> Comparison:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("task", "name"), [(task, metric.reported) for metric in DESCRIPTORS for task in metric.tasks])
+@pytest.mark.parametrize(
+    ("task", "name"),
+    [(task, name if metric.cut is None else f"{name}@{metric.cut}") for name, metric in DESCRIPTORS.items() for task in metric.tasks],
+)
 def test_interval_of_every_metric_is_that_of_a_plain_bootstrap(task: str, name: str) -> None:
     rows = scored(task)
     if name == "poisson_deviance":

@@ -19,13 +19,13 @@ from training.evaluation.bootstrap.paired import compare
 from training.evaluation.metrics.by_task import metric_value, score_metrics
 from training.evaluation.metrics.metric import Metric
 from training.evaluation.metrics.registry import metric_of
-from training.spec.metrics import DESCRIPTORS, descriptor_of_metric, is_lower_better, is_metric, metrics_of
+from training.spec.metrics import DESCRIPTORS, MetricDescriptor, descriptor_of_metric, is_lower_better, is_metric, metrics_of
 from training.spec.registry import installed as installed_names
 
 METRIC = """
 from training.spec.metrics import MetricDescriptor
 
-DESCRIPTOR = MetricDescriptor(name="hinge", tasks=("binary",), lower_is_better=True)
+DESCRIPTOR = MetricDescriptor(tasks=("binary",), lower_is_better=True)
 """
 MODULE = """
 import numpy as np
@@ -96,17 +96,18 @@ def test_module_whose_metric_is_of_another_class_is_refused(tmp_path: Path) -> N
     files = {"acme_wrong/metric.py": METRIC.replace("hinge", "wrong"), "acme_wrong/module.py": "METRIC = 3"}
     with (
         installed(tmp_path, "acme_wrong", group="nightshift.metrics", points={"wrong": "acme_wrong"}, files=files, caches=caches),
-        pytest.raises(SpecError, match=r"metric\.not_a_metric.*wrong has no metric in acme_wrong\.module: its METRIC is a int"),
+        pytest.raises(SpecError, match=r"metric\.not_a_metric.*wrong has no METRIC in acme_wrong\.module: its METRIC is a int"),
     ):
         metric_of("wrong")
 
 
-@pytest.mark.parametrize("descriptor", DESCRIPTORS, ids=lambda descriptor: descriptor.name)
-def test_each_metric_of_the_table_has_an_implementation(descriptor: Any) -> None:
-    assert descriptor_of_metric(descriptor.reported) is descriptor
-    assert isinstance(metric_of(descriptor.reported), Metric)
-    assert (descriptor_of_metric(f"{descriptor.name}@7") is descriptor) == (descriptor.cut is not None)
-    assert (descriptor_of_metric(descriptor.name) is None) == (descriptor.cut is not None)
+@pytest.mark.parametrize(("name", "descriptor"), DESCRIPTORS.items())
+def test_each_metric_of_the_table_has_an_implementation(name: str, descriptor: MetricDescriptor) -> None:
+    reported = name if descriptor.cut is None else f"{name}@{descriptor.cut}"
+    assert descriptor_of_metric(reported) is descriptor
+    assert isinstance(metric_of(reported), Metric)
+    assert (descriptor_of_metric(f"{name}@7") is descriptor) == (descriptor.cut is not None)
+    assert (descriptor_of_metric(name) is None) == (descriptor.cut is not None)
 
 
 @pytest.mark.parametrize("name", ["ndcg@0", "ndcg@1001", "ndcg@", "ndcg@x", "auc@3", "", "@3"])

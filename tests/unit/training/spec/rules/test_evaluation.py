@@ -9,7 +9,6 @@ import pytest
 from training.errors import Problem
 from training.spec import PipelineSpec, params_schema
 from training.spec.overrides import apply_overrides
-from training.spec.sections.evaluation import Evaluate
 
 R, F = "search_ranking", "flight_delay"
 RANKED, FLOWN = "  slices: [category_id]\n  slice_support: 500\n", "  slices: [carrier, origin]\n  slice_support: 100\n"
@@ -83,7 +82,7 @@ def test_all_gates_that_cannot_judge_are_reported_at_once(refuse: Refuse) -> Non
 )
 def test_severity_of_a_gate_that_is_on_is_accepted(accept: Accept, gate: str, keys: str) -> None:
     spec = accept(F, ("  confidence: 0.95\n", f"  {keys}\n  severity: {{{gate}: approve}}\n"))
-    assert spec.evaluate.severity_of(gate) == "approve"
+    assert spec.evaluate.severity == {gate: "approve"}
 
 
 def test_overrides_of_one_run_do_not_trip_over_written_out_defaults(accept: Accept) -> None:
@@ -91,15 +90,6 @@ def test_overrides_of_one_run_do_not_trip_over_written_out_defaults(accept: Acce
     changed, _ = apply_overrides(spec, {"train": {"epochs": 3}})
     assert changed.train.epochs == 3
     assert params_schema(changed)
-
-
-def test_maximum_inherits_the_severity_of_minimum_unless_it_has_its_own() -> None:
-    def severity(**severities: str) -> str:
-        return Evaluate.model_validate({"task": "binary", "primary": "auc", "severity": severities}).severity_of("maximum")
-
-    assert severity() == "fail"
-    assert severity(minimum="warn") == "warn"
-    assert severity(minimum="warn", maximum="approve") == "approve"
 
 
 @pytest.mark.parametrize(
