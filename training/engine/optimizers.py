@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from training.engine.eager import called
+from training.engine.eager import unwrapped
 from training.errors import Problem, SpecError
 
 SGD_MOMENTUM: Final = 0.9
@@ -39,41 +39,29 @@ class Update(Protocol):
 class Eager(Optimizer):
     """The methods that import torch's compiler, without it."""
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        called(Optimizer.add_param_group, self, param_group)
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        called(Optimizer.zero_grad, self, set_to_none)
+    add_param_group = unwrapped(Optimizer.add_param_group)
+    zero_grad = unwrapped(Optimizer.zero_grad)
 
 
 class AdamW(Eager, torch.optim.AdamW):
     """Loshchilov and Hutter, Decoupled Weight Decay Regularization, 2019."""
 
     STATE: ClassVar[Mapping[str, Kind]] = {"step": "step", "exp_avg": "parameter", "exp_avg_sq": "parameter"}
-
-    def step(self, closure: Callable[[], float] | None = None) -> Any:
-        with torch.no_grad():
-            return called(torch.optim.AdamW.step, self, closure)
+    step = torch.no_grad()(unwrapped(torch.optim.AdamW.step))
 
 
 class SGD(Eager, torch.optim.SGD):
     """Gradient descent with momentum; the weight decay is added to the gradient."""
 
     STATE: ClassVar[Mapping[str, Kind]] = {"momentum_buffer": "parameter"}
-
-    def step(self, closure: Callable[[], float] | None = None) -> Any:
-        with torch.no_grad():
-            return called(torch.optim.SGD.step, self, closure)
+    step = torch.no_grad()(unwrapped(torch.optim.SGD.step))
 
 
 class Muon(Eager, torch.optim.Muon):
     """Momentum, orthogonalized by five Newton-Schulz iterations in bf16 (Jordan et al., Muon, 2024)."""
 
     STATE: ClassVar[Mapping[str, Kind]] = {"momentum_buffer": "parameter"}
-
-    def step(self, closure: Callable[[], float] | None = None) -> Any:
-        with torch.no_grad():
-            return called(torch.optim.Muon.step, self, closure)
+    step = torch.no_grad()(unwrapped(torch.optim.Muon.step))
 
 
 def blank(kind: Kind, parameter: torch.Tensor) -> torch.Tensor:

@@ -5,7 +5,6 @@ A gang of one process is the same without a wrapper.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Final
@@ -15,7 +14,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from training.data.loader import Batch
-from training.engine.eager import compiler_options, is_compiler_imported
+from training.engine.eager import compiler_options, unwrapped
 from training.engine.optim import clip_gradients
 from training.engine.parallel.gang import Gang
 from training.engine.parallel.strategy import SumLoss
@@ -50,12 +49,8 @@ class GradientReducer(DistributedDataParallel):
         parameters, is_sparse = super()._build_params_for_reducer()  # type: ignore[no-untyped-call]
         return parameters[::-1], is_sparse[::-1]
 
-    def _inside_ddp_forward(self) -> Any:
-        # A generator function, which torch makes a context manager.
-        return super()._inside_ddp_forward() if is_compiler_imported() else _forward(self)
-
-
-_forward = contextmanager(inspect.unwrap(DistributedDataParallel._inside_ddp_forward))
+    # A generator function, which torch makes a context manager.
+    _inside_ddp_forward = contextmanager(unwrapped(DistributedDataParallel._inside_ddp_forward))
 
 
 class ReplicatedModel:
