@@ -125,7 +125,7 @@ class ReplicasDifferError(PreemptedError):
 
 
 class HungError(PreemptedError):
-    """A process of the stage made no progress for the limit of its phase; its guard ended it."""
+    """A process of the stage made no progress for the limit of its phase; the kernel's timer ended it."""
 
 
 class LeaseError(PreemptedError):

@@ -1,40 +1,25 @@
-"""Whether the work of this process moves, as a guard beside it reads it.
+"""Whether the work of this process moves; the kernel's timer ends a process whose work does not.
 
-The work says what it does (`phase`) and that it moves (`moved`), in a page of shared memory. The guard is a small process of its own
-(`training.process.liveness_guard`): it ends this one when a phase has not moved for its limit, so it needs nothing of this process, neither
-the GIL nor a thread. Before that it asks every rank of the node for its stacks, which faulthandler writes in a signal handler in C.
+The work says what it does (`phase`) and that it moves (`moved`). Each of these sets the process's timer (setitimer(2), ITIMER_REAL) to the
+limit of the phase. Where it expires, faulthandler writes the stacks of all threads to the log, in a signal handler in C, and the process
+ends by SIGALRM: that needs neither the GIL nor a thread. The kernel does not count the time in which the machine sleeps.
 
-Standard library only; without `watch` every call is a no-op.
+A fork has no timer, and nothing that the child does counts. Standard library only; without `watch` every call is a no-op.
 """
 
 from __future__ import annotations
 
 import faulthandler
-import mmap
+import json
 import os
-import subprocess
-import sys
+import signal
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final, Literal
 
-from training.installation import RANK as RANK_VARIABLE
-from training.installation import Seconds
-from training.process.liveness_page import (
-    MOVEMENTS,
-    NO_RANK,
-    NUMBERS,
-    PAGE_BYTES,
-    PAGE_NAME,
-    RANK,
-    RANK_AT,
-    STACKS_NAME,
-    STACKS_SIGNAL,
-    TEXT_AT,
-)
+from training.installation import RANK, WORLD_SIZE, Seconds, Variable
 
 Kind = Literal["start", "transfer", "part", "step", "validation", "checkpoint", "mlflow", "peers"]
 """What a process does, as the limits are named (`timeout:` of a pipeline). `peers` has no limit: it waits for other ranks."""
@@ -46,98 +31,156 @@ START_LIMIT: Final = Seconds(
     meaning="how long the imports of a stage may take without progress (docs/timeouts.md)",
 )
 """Limit of everything before the spec is read: imports, reading the request."""
+RANK_ERROR_FILE: Final = Variable(
+    name="TORCHELASTIC_ERROR_FILE",
+    set_by="others",
+    meaning="torchrun: file for the error of a process, which notes beside it what it does",
+)
 SLOWEST_BYTES_PER_SECOND: Final = 2**20
 """A transfer in one call reports nothing until its end: its limit grows by its size at this rate."""
-GUARD_CODE: Final = "import sys; sys.path.insert(0, sys.argv[1]); from training.process.liveness_guard import main; main()"
+FIRST_RANK_SECONDS: Final = 60.0
+"""Rank 0 of several is ended so much later: when another rank that hangs is ended, rank 0 saves the last whole step."""
+STACKS_SIGNAL: Final = signal.SIGUSR2
+"""A watched process writes its stacks to the log, and goes on."""
+MAX_NAME_CHARS: Final = 100
+NOTE_BYTES: Final = 2048
 
 
-@dataclass(eq=False, slots=True)
-class _Phase:
-    kind: Kind
+@dataclass(frozen=True, eq=False, slots=True)
+class Phase:
+    """What a process does."""
+
+    kind: str
     name: str
-    size_bytes: int
+    """For people: the part of a stage, the key that is read."""
+    limit_seconds: float
+    """0: none."""
+
+    def to_json(self) -> dict[str, str | float]:
+        return {"kind": self.kind, "name": self.name, "limit_seconds": self.limit_seconds}
 
 
 @dataclass(kw_only=True)
 class _Watched:
-    """This process's page and phases."""
+    """The phases of this process."""
 
-    page: mmap.mmap
-    descriptors: tuple[int, ...]
-    guard: subprocess.Popen[bytes]
-    pid: int = field(default_factory=os.getpid)
+    limits: Mapping[str, float]
+    extra_seconds: float
+    """Added to each limit."""
+    note: int | None
+    """Descriptor of the file in which torchrun's process finds what this rank did."""
     thread: int = field(default_factory=threading.get_ident)
     """The thread whose phases count: the one that does the work."""
-    limits: Mapping[str, float]
-    is_starting: bool = False
+    is_starting: bool = True
     """Whether the spec is not known yet: all that is done until then, the requests to the store included, has the limit of the start."""
-    phases: list[_Phase] = field(default_factory=lambda: [_Phase("start", "imports", 0)])
-    movements: int = 0
+    phases: list[Phase] = field(default_factory=list)
+
+    def enter(self, kind: Kind, name: str, *, size_bytes: int = 0) -> Phase:
+        known = "start" if self.is_starting else kind
+        limit = self.limits.get(known, 0.0)
+        seconds = limit + self.extra_seconds + size_bytes / SLOWEST_BYTES_PER_SECOND if limit else 0.0
+        entered = Phase(known, name[:MAX_NAME_CHARS], seconds)
+        self.phases.append(entered)
+        self.show()
+        return entered
+
+    def leave(self, phase: Phase) -> None:
+        # Not the last one: a generator that is left in the middle ends its phase late.
+        self.phases.remove(phase)
+        self.show()
 
     def show(self) -> None:
-        """Write the present phase; that is a movement too."""
-        phase = self.phases[-1]
-        kind = "start" if self.is_starting else phase.kind
-        limit = self.limits.get(kind, 0.0)
-        seconds = limit + phase.size_bytes / SLOWEST_BYTES_PER_SECOND if limit else 0.0
-        text = f"{kind}\n{phase.name}".encode()[: PAGE_BYTES - TEXT_AT - 1]
-        self.page[TEXT_AT:] = text.ljust(PAGE_BYTES - TEXT_AT, b"\0")
-        self.movements += 1
-        NUMBERS.pack_into(self.page, 0, self.movements, seconds)
+        """Begin the present phase; that is a movement too."""
+        if self.note is not None:
+            os.pwrite(self.note, json.dumps(self.phases[-1].to_json()).encode().ljust(NOTE_BYTES), 0)
+        self.move()
 
     def move(self) -> None:
-        self.movements += 1
-        MOVEMENTS.pack_into(self.page, 0, self.movements)
+        """Give the present phase its whole limit; also from other threads."""
+        phase = None
+        # The work may enter a phase while another thread is here, and must not be left with the limit of the one before. A forked child,
+        # which has no timer, is not watched.
+        while self is _watched and phase is not self.phases[-1]:
+            phase = self.phases[-1]
+            # Code of the user's that handles SIGALRM has the timer until it sets the default again.
+            if signal.getsignal(signal.SIGALRM) is signal.SIG_DFL:
+                signal.setitimer(signal.ITIMER_REAL, phase.limit_seconds)
 
 
 _watched: _Watched | None = None
 _thread = threading.local()
 
 
-def watch(request_uri: str) -> None:
-    """Start the guard of this process, unless it has one; call it from the thread that does the work.
+def _forget() -> None:
+    global _watched
+    _watched = None
 
-    Args:
-        request_uri: of the attempt, so that the guard can write its error.
+
+os.register_at_fork(after_in_child=_forget)
+
+
+def watch() -> None:
+    """Have this process ended where its work does not move from here on; call it from the main thread, which does the work.
 
     Raises:
         SpecError: `settings.number`, the variable is not a number of seconds.
     """
     global _watched
-    if _watched is not None and _watched.pid == os.getpid():
+    if _watched is not None:
         return
     limits = {"start": START_LIMIT.read()}
-    stacks = os.memfd_create(f"{STACKS_NAME}-{os.getpid()}")
-    faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True)
-    # Last: who finds this name knows that the signal has its handler.
-    memory = os.memfd_create(f"{PAGE_NAME}-{os.getpid()}")
-    os.truncate(memory, PAGE_BYTES)
-    page = mmap.mmap(memory, PAGE_BYTES)
-    RANK.pack_into(page, RANK_AT, RANK_VARIABLE.read() if RANK_VARIABLE.text() else NO_RANK)
-    # The guard ends when this pipe closes. What it has to know goes through it: command lines are searched for requests.
-    reader, writer = os.pipe()
-    root = str(Path(__file__).resolve().parents[2])
-    with os.fdopen(reader, "rb") as stream:
-        guard = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", GUARD_CODE, root, str(os.getpid()), str(memory)],
-            stdin=stream,
-            pass_fds=(memory,),
-        )
-    os.write(writer, request_uri.encode() + b"\n")
-    _watched = _Watched(page=page, descriptors=(memory, stacks, writer), guard=guard, limits=limits, is_starting=True)
-    _watched.show()
+    is_first_of_several = WORLD_SIZE.read() > 1 and RANK.read() == 0
+    path = RANK_ERROR_FILE.text()
+    _watched = _Watched(
+        limits=limits,
+        extra_seconds=FIRST_RANK_SECONDS if is_first_of_several else 0.0,
+        note=os.open(note_of(path), os.O_WRONLY | os.O_CREAT, 0o600) if path else None,
+    )
+    faulthandler.register(STACKS_SIGNAL, file=2)
+    _end_by_alarm()
+    _watched.enter("start", "imports")
+
+
+def _end_by_alarm() -> None:
+    """Have SIGALRM end this process after its stacks are written, also where the parent ignored it."""
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    faulthandler.register(signal.SIGALRM, file=2, chain=True)
+
+
+@contextmanager
+def limited(seconds: float) -> Iterator[None]:
+    """End this process, which is not watched, with its stacks in the log if the block takes longer."""
+    _end_by_alarm()
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        faulthandler.unregister(signal.SIGALRM)
+
+
+def note_of(error_path: str) -> str:
+    """Return the path of the file in which a rank notes what it does, beside the one that torchrun gives it for its error."""
+    return f"{error_path}.phase"
 
 
 def limit(by_kind: Mapping[str, float]) -> None:
     """Set the limits in seconds, by kind: the spec is known from here on. A kind without one has none."""
-    if _watched is not None and _watched.pid == os.getpid():
+    if _watched is not None:
         _watched.limits, _watched.is_starting = dict(by_kind), False
-        _watched.show()
+        started = _watched.phases[0]
+        _watched.enter("start", started.name)
+        _watched.leave(started)
+
+
+def present() -> Phase | None:
+    """Return what the work does now, None for a process that is not watched."""
+    return None if _watched is None else _watched.phases[-1]
 
 
 @contextmanager
 def phase(kind: Kind, name: str = "", *, size_bytes: int = 0) -> Iterator[None]:
-    """Say what is done in the block; beginning and end are movements. In a helper thread or a forked child they are all that counts.
+    """Say what is done in the block; beginning and end are movements. In a helper thread they are all that counts.
 
     Args:
         name: for people: the part of a stage, the key that is read.
@@ -147,21 +190,16 @@ def phase(kind: Kind, name: str = "", *, size_bytes: int = 0) -> Iterator[None]:
     if watched is None or getattr(_thread, "is_background", False):
         yield
         return
-    # A forked child has the page of its parent, and its own phase says nothing about what the parent does.
-    if threading.get_ident() != watched.thread or watched.pid != os.getpid():
+    if threading.get_ident() != watched.thread:
         watched.move()
         yield
         watched.move()
         return
-    entered = _Phase(kind, name, size_bytes)
-    watched.phases.append(entered)
-    watched.show()
+    entered = watched.enter(kind, name, size_bytes=size_bytes)
     try:
         yield
     finally:
-        # Not the last one: a generator that is left in the middle ends its phase late.
-        watched.phases.remove(entered)
-        watched.show()
+        watched.leave(entered)
 
 
 def moved() -> None:

@@ -23,7 +23,7 @@ from types import FrameType
 from typing import Final, NoReturn
 
 from training.code.loaded import LoadedCode
-from training.contracts import ExitCode, JsonObject, StageRequest, StageResult, Usage
+from training.contracts import ExitCode, StageRequest, StageResult, Usage
 from training.errors import (
     LeaseLostError,
     NightshiftError,
@@ -37,6 +37,7 @@ from training.masking import masked
 from training.process import liveness
 from training.process.scratch import scratch_folder
 from training.process.waiting import waiting_for_database
+from training.runtime.attempt_errors import MAX_TRACEBACK_CHARS, forget_stop, write_error
 from training.runtime.context import Outcome, StageContext, StopFlag
 from training.runtime.machine_limits import MAX_MESSAGE_CHARS, machine_limit
 from training.runtime.processes import bind_to_parent
@@ -56,10 +57,7 @@ Work = Callable[[StageContext], Outcome]
 HEARTBEAT_SECONDS: Final = 2.0
 LOG_UPLOAD_BEATS: Final = 5
 MAX_LOG_LINES: Final = 5000
-MAX_TRACEBACK_CHARS: Final = 8000
 REQUEST_PATTERN: Final = re.compile(r"(?P<root>.+)/stages/([^/]+)/([^/]+)/([0-9a-f]{64})/attempts/([^/]+)/_REQUEST\.json")
-STOPS: Final = frozenset({"stage.stopped", "train.preempted", "peer.lost"})
-"""Codes of the errors of a process that was asked to stop, or whose peers were."""
 QUIET_LOGGERS: Final = ("alembic", "great_expectations", "matplotlib", "mlflow", "urllib3", "git", "h5py")
 
 
@@ -72,7 +70,7 @@ def main(work: Work, *, polls_stop: bool = False) -> NoReturn:
     """
     try:
         rank = RANK.read()
-        liveness.watch(sys.argv[-1])
+        liveness.watch()
     except SpecError as err:
         logger.error("%s", err)
         sys.exit(int(err.exit_code))
@@ -151,7 +149,9 @@ def _attempt(
         lease = Lease.acquire(address, owner=request.run.owner, attempt_id=request.attempt_id, takeover_epoch=request.takeover_epoch)
         context.lease = lease
         if lease.is_restart:
-            _forget_stop(address, request.attempt_id)
+            # A Job starts a member again that ends with 75, whatever the reason, until the launch is deleted, and the reason is read about
+            # as late as that: why an attempt failed by itself is kept.
+            forget_stop(address, request.attempt_id)
         logger.info("%s of %s, attempt %d, as of %s", request.stage, request.pipeline, lease.epoch, request.as_of)
         meter = UsageMeter()
         with _Heartbeat(address, context, lease, lines, meter):
@@ -193,16 +193,6 @@ def _check_startable(request: StageRequest, address: StageAddress) -> LoadedCode
     if address.ended(request.attempt_id) is not None:
         raise LeaseLostError("attempt.over", f"attempt {request.attempt_id} of {address.uri} was seen to end; a newer one has the work")
     return code
-
-
-def _forget_stop(address: StageAddress, attempt_id: str) -> None:
-    """Forget that an earlier start of an attempt was asked to stop: the one under way has an end of its own.
-
-    Why an attempt failed by itself is kept. A Job starts a member again that ends with 75, whatever the reason, until the launch is
-    deleted; and the reason is read about as late as that.
-    """
-    if (address.error(attempt_id) or {}).get("code") in STOPS:
-        address.forget_error(attempt_id)
 
 
 def _commit(address: StageAddress, request: StageRequest, lease: Lease, outcome: Outcome, context: StageContext, usage: Usage) -> None:
@@ -268,7 +258,10 @@ class _Heartbeat:
         with contextlib.suppress(Exception):
             self._meter.look()
         attempt_id = self._context.request.attempt_id
-        self._address.write_heartbeat(attempt_id, {"beat": number, "pid": os.getpid(), "progress": self._context.last_progress})
+        phase = liveness.present()
+        doing = {} if phase is None else {"phase": phase.to_json()}
+        beat = {"beat": number, "pid": os.getpid(), "progress": self._context.last_progress, **doing}
+        self._address.write_heartbeat(attempt_id, beat)
         if number:
             self._lease.check()
         if number % LOG_UPLOAD_BEATS == 1:
@@ -301,24 +294,6 @@ def _report(address: StageAddress, attempt_id: str, error: NightshiftError, caug
         write_error(address, attempt_id, error, trace, rank=RANK.read())
     except NightshiftError as err:
         logger.warning("could not write _ERROR.json: %s", err)
-
-
-def write_error(address: StageAddress, attempt_id: str, error: NightshiftError, trace: str, *, rank: int) -> bool:
-    """Write an attempt's `_ERROR.json`, texts cut at their limits; say whether it is the attempt's first error, which is the one kept.
-
-    Raises:
-        NightshiftError: the store cannot be written.
-    """
-    record: JsonObject = {
-        "code": error.code,
-        "exit_code": int(error.exit_code),
-        "message": error.message[:MAX_MESSAGE_CHARS],
-        "hint": error.hint,
-        "details": {name: str(value)[:MAX_MESSAGE_CHARS] for name, value in error.details.items()},
-        "rank": rank,
-        "traceback": trace[:MAX_TRACEBACK_CHARS],
-    }
-    return address.write_error(attempt_id, record)
 
 
 def _upload_log(address: StageAddress, attempt_id: str, lines: deque[str]) -> None:

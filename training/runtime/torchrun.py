@@ -2,14 +2,18 @@
 
     python -m training.runtime.torchrun [OPTIONS of torchrun] -m MODULE ARGUMENTS
 
-Arguments, rendezvous, environment of the ranks, signals and sessions are torchrun's own. It differs in two points.
+Arguments, rendezvous, environment of the ranks, signals and sessions are torchrun's own. It differs in three points.
 
-torchrun starts each rank as a new interpreter, which imports torch for 2 CPU seconds and the stage for one more. Here this process imports
-both, and forks the ranks before torchrun begins: before its store, its sockets and its threads exist. A forked rank waits in its own
-session until torchrun starts it, then takes the environment that torchrun gives it, and runs the module as `python -m` does.
+torchrun starts each rank as a new interpreter, which imports torch and the stage. Here this process imports both, and forks the ranks
+before torchrun begins: before its store, its sockets and its threads exist. A forked rank waits in its own session until torchrun starts
+it, then takes the environment that torchrun gives it, and runs the module as `python -m` does. Of a night of search_ranking with two
+ranks that saves more than a tenth of the CPU (docs/performance.md).
 
 torchrun ends with 1 whatever happened. Here this process ends with 128 + the number of the signal that asked it to stop, and with 75 where
 all ranks that failed were asked to stop or lost another one: by that a Job tells members that its queue stopped from those that failed.
+
+A rank that hangs is ended by its timer and cannot write its error (`training.process.liveness`). This process has the other ranks of the
+node write their stacks, and writes the error of the attempt.
 
 A fork is safe where the process has one thread and has not touched a GPU. Otherwise, and with a torch that is built for GPUs unless
 CUDA_VISIBLE_DEVICES is empty, all is as torchrun does it.
@@ -21,7 +25,6 @@ until torchrun starts it.
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import gc
 import importlib
 import json
@@ -31,12 +34,13 @@ import signal
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from training.contracts import ExitCode
-from training.errors import SpecError
+from training.errors import NightshiftError, SpecError
 from training.installation import GPUS, RANK
-from training.process.liveness import START_LIMIT
+from training.process.liveness import RANK_ERROR_FILE, STACKS_SIGNAL, START_LIMIT, Phase, limited, note_of
 from training.runtime.processes import ForkedProcess, bind_to_parent, name_this_process, other_threads
 
 if TYPE_CHECKING:
@@ -46,6 +50,8 @@ GPU_BUILDS: Final = ("cuda", "hip", "xpu")
 HANDLER: Final = "get_subprocess_handler"
 """What torchrun calls to start a rank."""
 READY: Final = b"r"
+REPORT_SECONDS: Final = 90.0
+"""How long writing the error of a rank that hung may take."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,17 +85,33 @@ class Waiting:
         return self.process
 
 
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A rank that torchrun has started."""
+
+    number: int
+    """Among all ranks of the training."""
+    process: Any
+    note_path: str
+    """Of the file in which it says what it does."""
+
+    @property
+    def hung(self) -> bool:
+        """Whether its timer ended it."""
+        return bool(self.process.poll() == -signal.SIGALRM)
+
+
 def main() -> None:
     # torchrun sets it for its ranks, too late for libraries that are loaded by then.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     # Imports make no garbage.
     gc.disable()
     waiting: list[Waiting] = []
-    with limited_start():
+    with limited(start_limit_seconds()):
         from torch.distributed import run as torchrun
 
         options = torchrun.get_args_parser().parse_args(sys.argv[1:])
-        may_be_forked = is_plain(options) and may_fork()
+        may_be_forked = may_fork()
         if may_be_forked:
             import_only(options.training_script)
     if may_be_forked:
@@ -102,36 +124,17 @@ def main() -> None:
         else:
             waiting = forked
     gc.enable()
-    with stops_by_exit_code(), started_by(options, waiting) if waiting else contextlib.nullcontext():
+    started: list[Started] = []
+    with stops_by_exit_code(options.training_script_args[-1], started), started_by(waiting, started):
         torchrun.main(sys.argv[1:])
 
 
-@contextlib.contextmanager
-def limited_start() -> Iterator[None]:
-    """End this process, its stack in the log, if the block takes longer than a stage may take to start: each rank has a guard, later.
-
-    The kernel's timer ends a process that holds the interpreter's lock, too, and needs no thread.
-    """
+def start_limit_seconds() -> float:
     try:
-        limit_seconds = START_LIMIT.read()
+        return START_LIMIT.read()
     except SpecError:
         # A rank reports it.
-        limit_seconds = START_LIMIT.seconds
-    faulthandler.register(signal.SIGALRM, file=2, chain=True)
-    signal.setitimer(signal.ITIMER_REAL, limit_seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        faulthandler.unregister(signal.SIGALRM)
-
-
-def is_plain(options: Namespace) -> bool:
-    """Return whether torchrun's options are those of a stage: a number of processes that run a module and write to this one's output."""
-    is_redirected = (options.redirects, options.tee, options.local_ranks_filter) != ("0", "0", "")
-    # With a range of nodes torchrun starts ranks a second time when one joins.
-    is_fixed = options.max_restarts == 0 and len(set(options.nnodes.split(":"))) == 1
-    return options.module and options.nproc_per_node.isdecimal() and is_fixed and not is_redirected
+        return START_LIMIT.seconds
 
 
 def may_fork() -> bool:
@@ -152,7 +155,11 @@ def import_only(module: str) -> None:
 
 
 def fork_ranks(options: Namespace) -> list[Waiting] | Rank:
-    """Fork a process for each rank of this node; return them, or in a rank what to run. Nothing is forked where the system refuses."""
+    """Fork a process for each rank of this node; return them, or in a rank what to run.
+
+    Raises:
+        OSError: the system refuses a process.
+    """
     pipes = [os.pipe() for _ in range(int(options.nproc_per_node))]
     ready, is_ready = os.pipe()
     parent_pid, waiting = os.getpid(), []
@@ -161,14 +168,11 @@ def fork_ranks(options: Namespace) -> list[Waiting] | Rank:
     # Imported objects are never collected, and stay shared memory where no collection writes to it.
     gc.freeze()
     for number, (reader, writer) in enumerate(pipes):
-        try:
-            pid = os.fork()
-        except OSError as err:
-            say(f"ranks are not forked: {err}")
-            break
+        pid = os.fork()
         if pid == 0:
+            # The earlier ranks' readers are closed.
             for descriptor in {ready, *(end for pipe in pipes[number:] for end in pipe), *(w for _, w in pipes)} - {reader}:
-                _close(descriptor)
+                os.close(descriptor)
             _await_start(parent_pid, reader, is_ready)
             return Rank(module=options.training_script, arguments=list(options.training_script_args))
         os.close(reader)
@@ -177,17 +181,8 @@ def fork_ranks(options: Namespace) -> list[Waiting] | Rank:
     os.close(is_ready)
     with os.fdopen(ready, "rb") as stream:
         # torchrun signals a rank's group, which is there once it is ready.
-        if len(stream.read(len(pipes))) == len(pipes):
-            return waiting
-    for rank in waiting:
-        os.close(rank.pipe)
-        rank.process.wait()
-    return []
-
-
-def _close(descriptor: int) -> None:
-    with contextlib.suppress(OSError):
-        os.close(descriptor)
+        stream.read(len(pipes))
+    return waiting
 
 
 def _await_start(parent_pid: int, reader: int, is_ready: int) -> None:
@@ -200,7 +195,7 @@ def _await_start(parent_pid: int, reader: int, is_ready: int) -> None:
     with os.fdopen(reader, "rb") as stream:
         given = stream.read()
     if not given:
-        # torchrun has ended, or starts its ranks itself.
+        # torchrun has ended.
         os._exit(1)
     # torchrun handles these, so that a new interpreter has their defaults, even if the shell had them ignored.
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
@@ -219,21 +214,22 @@ def _await_start(parent_pid: int, reader: int, is_ready: int) -> None:
 
 
 @contextlib.contextmanager
-def started_by(options: Namespace, waiting: list[Waiting]) -> Iterator[None]:
-    """Have torchrun start the waiting processes in this block, where it would start new ones."""
+def started_by(waiting: list[Waiting], started: list[Started]) -> Iterator[None]:
+    """Have torchrun start the waiting processes in this block, new ones where there are none, and log the stacks of a gang that hangs."""
     from torch.distributed.elastic.multiprocessing import api
     from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler
 
-    program = (sys.executable, "-u", "-m", options.training_script, *options.training_script_args)
-
     class Handler(SubprocessHandler):
         def _popen(self, args: tuple[str, ...], env: dict[str, str]) -> Any:
-            rank = waiting[self.local_rank_id]
-            if args == program:
-                return rank.start(env)
-            # As with another interpreter in PYTHON_EXEC.
-            os.close(rank.pipe)
-            return super()._popen(args, env)
+            process = waiting[self.local_rank_id].start(env) if waiting else super()._popen(args, env)
+            started.append(Started(RANK.read(env), process, note_of(RANK_ERROR_FILE.text(env))))
+            return process
+
+        def close(self, death_sig: signal.Signals | None = None) -> None:
+            # The rank that was ended may only have waited for this one.
+            if any(rank.hung for rank in started):
+                os.kill(self.proc.pid, STACKS_SIGNAL)
+            super().close(death_sig)
 
     original = getattr(api, HANDLER)
     setattr(api, HANDLER, Handler)
@@ -244,8 +240,8 @@ def started_by(options: Namespace, waiting: list[Waiting]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def stops_by_exit_code() -> Iterator[None]:
-    """End this process with the exit code of what was asked to stop in this block."""
+def stops_by_exit_code(request_uri: str, started: list[Started]) -> Iterator[None]:
+    """End this process with the exit code of what was asked to stop in this block; write the error of a rank that hung in it."""
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
@@ -255,11 +251,33 @@ def stops_by_exit_code() -> Iterator[None]:
         say(str(err))
         sys.exit(128 + int(err.sigval))
     except ChildFailedError as err:
+        write_hang_of(started, request_uri)
         # torchrun ends the ranks that are left by SIGTERM.
         if any(failure.exitcode not in (int(ExitCode.PREEMPTED), -signal.SIGTERM) for failure in err.failures.values()):
             raise
         say(str(err))
         sys.exit(int(ExitCode.PREEMPTED))
+
+
+def write_hang_of(started: list[Started], request_uri: str) -> None:
+    """Write the error of an attempt that ended because a rank of this node hung."""
+    rank = next((rank for rank in started if rank.hung), None)
+    if rank is None:
+        return
+    # The store may be what hangs.
+    with limited(REPORT_SECONDS):
+        from training.runtime.attempt_errors import write_hang
+        from training.runtime.runner import REQUEST_PATTERN
+        from training.store import Store
+
+        match = REQUEST_PATTERN.fullmatch(request_uri)
+        if match is None:
+            raise ValueError(f"not a request URI: {request_uri!r}")
+        did = Phase(**json.loads(Path(rank.note_path).read_bytes()))
+        try:
+            write_hang(Store(match["root"]).address(*match.groups()[1:4]), match.groups()[4], did, rank=rank.number)
+        except NightshiftError as err:
+            say(f"the error of rank {rank.number}, which hung, could not be written: {err}")
 
 
 def say(text: str) -> None:

@@ -8,12 +8,12 @@ import sys
 if sys.argv[:1] == ["-m"] and len(sys.argv) == 2:
     # Imports make no garbage: `training.runtime.runner.main` begins to collect, after them.
     gc.disable()
-    # This is the first code of such a process: the guard is there before the imports that follow, which can hang too.
+    # This is the first code of such a process: the imports that follow can hang too.
     from training.errors import SpecError
     from training.process import liveness
 
     try:
-        liveness.watch(sys.argv[1])
+        liveness.watch()
     except SpecError:
         # `main` calls it again, and reports the error.
         pass

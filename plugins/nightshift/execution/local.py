@@ -27,6 +27,7 @@ from nightshift.execution.stage_environment import GRACE_SECONDS, stage_environm
 from nightshift.settings import Settings
 from training.contracts import JsonObject, StageRequest, StageResult
 from training.process.scratch import scratch_folder
+from training.runtime.attempt_errors import error_of_ended
 from training.runtime.memory import memory_limit_bytes
 from training.spec import PipelineSpec
 from training.stage_table import TRAININGS
@@ -112,7 +113,7 @@ class LocalBackend(Backend):
         task.say(f"attempt {request.attempt_id} ended with {ended.exit_code} after {ended.seconds:.1f} s")
         if task.address.result() is not None:
             return None
-        verdict = judge(ended, task.address.error(request.attempt_id))
+        verdict = judge(ended, error_of_ended(task.address, request.attempt_id, ended.exit_code))
         return replace(verdict, reason=f"{verdict.reason}; {memory_text(ended)}") if verdict.action is Action.RELAUNCH_ONCE else verdict
 
 

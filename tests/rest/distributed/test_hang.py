@@ -1,4 +1,4 @@
-"""Two ranks, of which one hangs in C code: both print their stacks, the hung one is ended, and no step is lost."""
+"""Two ranks, of which one hangs in C code: its stacks are in the log, the one that is not the first is ended, and no step is lost."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def train(bench: Bench, name: str, attempt_id: str, folder: Path, hang: str) -> 
         **os.environ,
         "OMP_NUM_THREADS": "1",
         "NIGHTSHIFT_MODEL_PACKAGES": "tests",
-        # Not in time: the guards find the hang.
+        # Not in time: the timers find the hang.
         "NIGHTSHIFT_COLLECTIVE_TIMEOUT_SECONDS": "240",
         "MLFLOW_TRACKING_URI": "http://127.0.0.1:9",
         "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
@@ -67,7 +67,7 @@ def undisturbed(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.parametrize(("hang", "kind"), [("1 validating 1", "validation"), ("0 training 3", "step")])
-def test_rank_that_hangs_is_ended_with_the_stacks_of_all_and_the_next_attempt_continues(
+def test_rank_that_hangs_is_ended_with_its_stacks_in_the_log_and_the_next_attempt_continues(
     bench: Bench, undisturbed: str, tmp_path: Path, hang: str, kind: str
 ) -> None:
     rank = hang[0]
@@ -76,13 +76,11 @@ def test_rank_that_hangs_is_ended_with_the_stacks_of_all_and_the_next_attempt_co
     error = bench.address("train", hang).error("a1")
     assert error is not None, output[-4000:]
     assert (error["code"], error["exit_code"]) == ("stage.hung", int(ExitCode.PREEMPTED))
-    for other in ("0", "1"):
-        assert f"stacks of rank {other} (pid" in output
-    assert "in hang_in_c" in output
-    assert f"no progress in {kind}" in error["message"]
+    assert "in hang_in_c" in output, "also where the timer ended the rank that waited for the one that hangs"
+    assert error["rank"] == 1, "the first rank is ended last"
+    assert error["message"].startswith(f"rank 1: no progress in {kind}")
+    assert error["message"].endswith("within the limit of 4 s")
     if rank == "1":
-        assert error["rank"] == 1
-        assert "in hang_in_c" in error["traceback"]
         steps = [entry["step"] for entry in bench.checkpoints(hang)]
         assert steps[-1] > 0, "rank 0 saved the last whole step"
     code, output = train(bench, hang, "a2", tmp_path, hang)

@@ -255,7 +255,7 @@ class Gang:
 
     @contextmanager
     def _meeting(self) -> Iterator[None]:
-        """A collective between steps: the wait is not this rank's hang, whose own guard ends the one that does not come."""
+        """A collective between steps: the wait is not this rank's hang, whose own timer ends the one that does not come."""
         with liveness.phase("peers"), self.collectives():
             yield
 

@@ -24,6 +24,7 @@ from nightshift.execution.outcomes import PARTIAL, UNPLACED, Action, Ended, Stag
 from nightshift.settings import Settings
 from training.contracts import StageResult
 from training.errors import NightshiftError, StoreError
+from training.runtime.attempt_errors import error_of_ended
 from training.spec.rules.training import smaller_sizes
 from training.stage_table import TABLE, TRAININGS, Need
 from training.store.addresses import new_attempt_id
@@ -156,7 +157,8 @@ class RemoteWork:
     def _relaunch(self, launches: list[LaunchEntry], ended: LaunchStatus) -> Relaunch:
         """Return what the next launch is to be, after a short pause; raise if there is to be none. A long one is the triggerer's."""
         last = launches[-1]
-        verdict = judge(_as_ended(ended), self._address.error(last.attempt_id))
+        seen = _as_ended(ended)
+        verdict = judge(seen, error_of_ended(self._address, last.attempt_id, seen.exit_code))
         relaunch = next_relaunch(verdict, self._relaunches(launches), self._spec, self._task.stage, name=last.name)
         if relaunch.cause == "placement":
             waited = datetime.now(UTC) - datetime.fromisoformat(self._waiting_since(last, ended))

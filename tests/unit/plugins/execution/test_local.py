@@ -20,6 +20,7 @@ from nightshift.execution.outcomes import Ended
 from nightshift.execution.stage_environment import stage_environment
 from nightshift.settings import Settings
 from training.contracts import RunIdentity, StageRequest
+from training.runtime.attempt_errors import HUNG
 from training.runtime.memory import memory_limit_bytes
 from training.runtime.provenance import CHECKOUT
 from training.spec import load_spec, resolve_uris
@@ -99,6 +100,20 @@ print("two" if pathlib.Path(sys.argv[1]).exists() else "unheard", file=sys.stder
 """
     assert run(launcher, program, str(tmp_path / "heard"), say=say).exit_code == 0
     assert lines == ["one", "two"]
+
+
+def test_process_that_hangs_is_ended_with_its_stack_in_the_log_and_a_code_of_its_own(launcher: LocalLauncher) -> None:
+    lines: list[str] = []
+    program = f"""
+import sys, threading
+sys.path.insert(0, {str(CHECKOUT)!r})
+from training.process import liveness
+liveness.watch()
+liveness.limit({{"start": 0.2}})
+threading.Event().wait()
+"""
+    assert run(launcher, program, say=lines.append).exit_code == HUNG
+    assert '  File "<string>", line 7 in <module>' in lines
 
 
 def test_a_line_without_end_comes_in_pieces(launcher: LocalLauncher) -> None:

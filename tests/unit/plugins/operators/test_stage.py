@@ -20,6 +20,7 @@ from nightshift.operators.stage import StageFailedError, StageOperator
 from training.code.closure import Code
 from training.contracts import RunIdentity, StageRequest, StageResult
 from training.errors import UnavailableError
+from training.runtime.attempt_errors import HUNG
 from training.runtime.provenance import CHECKOUT
 from training.spec import PipelineSpec
 from training.store import Store
@@ -215,6 +216,22 @@ def test_a_killed_attempt_is_started_again(scripted: Scripted, run_ingest: Any, 
     assert StageResult.from_mapping(values).attempts == 2
     assert "relaunch 1 of 8: killed by SIGKILL; starting from the beginning" in log
     assert "relaunch 2 of 8: killed by SIGKILL; resuming from step 1200" in log
+
+
+def test_attempt_whose_process_hung_is_relaunched_and_its_error_has_the_phase_of_the_last_heartbeat(
+    scripted: Scripted, run_ingest: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def hang(request: StageRequest) -> Ended:
+        did = {"kind": "transfer", "name": "read part-1", "limit_seconds": 900.0}
+        address_of(scripted.store, request).write_heartbeat(request.attempt_id, {"beat": 7, "phase": did})
+        return Ended(exit_code=HUNG, seconds=1.0)
+
+    scripted.steps = [hang, scripted.succeed]
+    run_ingest()
+    hung = scripted.requests[0]
+    assert address_of(scripted.store, hung).error(hung.attempt_id)["code"] == "stage.hung"
+    words = "[stage.hung] rank 0: no progress in transfer (read part-1) within the limit of 900 s"
+    assert f"relaunch 1 of 8: {words}" in capfd.readouterr().out
 
 
 def test_the_infrastructure_budget_ends(scripted: Scripted, run_ingest: Any) -> None:

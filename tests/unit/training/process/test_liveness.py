@@ -1,167 +1,103 @@
-"""When a guard ends its process: by movements and awake time, with clock and processes that the test sets."""
+"""What a process's timer is set to by phases and movements, and that it ends whatever hangs."""
 
 from __future__ import annotations
 
-import mmap
+import json
 import os
+import signal
+import subprocess
+import sys
 import threading
-import uuid
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from training.process import liveness, liveness_guard, liveness_page
-from training.process.awake import AwakeClock
-from training.process.liveness_guard import FIRST_RANK_SECONDS, Guard, Rank, Seen
+from training.process import liveness
+from training.process.liveness import FIRST_RANK_SECONDS, MAX_NAME_CHARS, NOTE_BYTES, Phase
+from training.runtime.provenance import CHECKOUT
 
-PID, OTHER_PID = 1_000, 1_001
 LIMIT_SECONDS = 600.0
-
-
-class Guarded:
-    """A process with a guard; nothing of it is real but its page."""
-
-    def __init__(
-        self, patch: pytest.MonkeyPatch, environ: dict[str, str], *, attempt_id: str = "", clock: Callable[[], float] | None = None
-    ) -> None:
-        self.now = 0.0
-        self.states = {PID: "R", OTHER_PID: "R"}
-        self.asked: list[int] = []
-        self.ended: list[Seen] = []
-        self.page = mmap.mmap(-1, liveness_page.PAGE_BYTES)
-        patch.setattr(liveness_guard, "state_of", lambda pid: self.states[pid])
-        patch.setattr(liveness_guard, "parent_of", lambda pid: 1)
-        patch.setattr(liveness_guard, "other_ranks", lambda pid: iter([Rank(OTHER_PID, "1")]))
-        patch.setattr(liveness_guard, "phase_of", lambda pid: "in step")
-        patch.setattr(liveness_guard, "stacks_of", lambda pid: self.asked.append(pid) or "File x")
-        patch.setattr(Guard, "_end", lambda guard, seen, lapse: self.ended.append(seen))
-        request_uri = f"stages/p/train/f/attempts/{attempt_id or uuid.uuid4().hex}/_REQUEST.json"
-        self.guard = Guard(PID, self.page, request_uri, environ, clock=clock or (lambda: self.now))
-        self.work = liveness._Watched(page=self.page, descriptors=(), guard=None, limits={"step": LIMIT_SECONDS})  # type: ignore[arg-type]
-        self.work.phases.append(liveness._Phase("step", "epoch 1", 0))
-        self.work.show()
-        self.guard.look()
-
-    def wait(self, seconds: float, *, moving: bool = False) -> bool:
-        """Let time pass, look each second; return whether the process was ended."""
-        until = self.now + seconds
-        while self.now < until and not self.ended:
-            self.now += 1.0
-            if moving:
-                self.work.move()
-            self.guard.look()
-        return bool(self.ended)
+WAIT_SECONDS = 240.0
+START = """
+import ctypes, os, re, signal, threading
+from training.process import liveness
+liveness.watch()
+"""
 
 
 @pytest.fixture
-def alone(monkeypatch: pytest.MonkeyPatch) -> Guarded:
-    return Guarded(monkeypatch, {})
+def timer(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """What the timer was set to; nothing is armed. The process is in a step."""
+    armed: list[float] = []
+    monkeypatch.setattr(signal, "getsignal", lambda _number: signal.SIG_DFL)
+    monkeypatch.setattr(signal, "setitimer", lambda _which, seconds: armed.append(seconds))
+    watched = liveness._Watched(limits={"step": LIMIT_SECONDS}, extra_seconds=0.0, note=None, is_starting=False)
+    monkeypatch.setattr(liveness, "_watched", watched)
+    watched.enter("step", "epoch 1")
+    return armed
 
 
-@pytest.fixture(autouse=True)
-def unwatched(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(liveness, "_watched", None)
+def present() -> tuple[str, str, float]:
+    found = liveness.present()
+    assert found is not None
+    return found.kind, found.name, found.limit_seconds
 
 
-def test_process_that_does_not_move_is_ended_at_its_limit_and_not_before(alone: Guarded) -> None:
-    assert not alone.wait(LIMIT_SECONDS - 1)
-    assert alone.asked == []
-    assert alone.wait(1)
-    assert alone.asked == [PID], "of one process, nobody else is asked"
-    assert (alone.ended[0].kind, alone.ended[0].name, alone.ended[0].limit_seconds) == ("step", "epoch 1", LIMIT_SECONDS)
+def ended(program: str, *before: str, **environment: str) -> tuple[int, str]:
+    """Run a program; return (exit code, standard error)."""
+    command = [*before, sys.executable, "-c", program]
+    done = subprocess.run(
+        command,
+        env={**os.environ, "PYTHONPATH": str(CHECKOUT), **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=WAIT_SECONDS,
+    )
+    return done.returncode, done.stderr
 
 
-def test_process_that_moves_is_never_ended(alone: Guarded) -> None:
-    assert not alone.wait(20 * LIMIT_SECONDS, moving=True)
+def elsewhere(work: Callable[[], None]) -> None:
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
 
 
-def test_phase_without_a_limit_is_never_ended_and_the_next_one_has_its_whole_time(alone: Guarded) -> None:
-    alone.work.phases.append(liveness._Phase("peers", "", 0))
-    alone.work.show()
-    assert not alone.wait(20 * LIMIT_SECONDS)
-    alone.work.phases.pop()
-    alone.work.show()
-    assert not alone.wait(LIMIT_SECONDS - 1)
-    assert alone.wait(2)
+def test_each_movement_gives_the_phase_its_whole_limit(timer: list[float]) -> None:
+    liveness.moved()
+    liveness.moved()
+    assert timer == [LIMIT_SECONDS] * 3
+    assert present() == ("step", "epoch 1", LIMIT_SECONDS)
 
 
-def test_all_that_is_done_before_the_spec_is_known_has_the_limit_of_the_start(alone: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
-    alone.work.limits, alone.work.is_starting = {"start": 7.0}, True
-    monkeypatch.setattr(liveness, "_watched", alone.work)
+def test_phase_without_a_limit_has_no_timer_and_the_next_one_has_its_whole_time(timer: list[float]) -> None:
+    with liveness.phase("peers"):
+        liveness.moved()
+    assert timer[1:] == [0.0, 0.0, LIMIT_SECONDS]
+
+
+def test_all_that_is_done_before_the_spec_is_known_has_the_limit_of_the_start(timer: list[float]) -> None:
+    watched = liveness._watched
+    assert watched is not None
+    watched.limits, watched.is_starting = {"start": 7.0}, True
     with liveness.phase("transfer", "read a request"):
-        assert Seen.of(alone.page)[1:] == (7.0, "start", "read a request")
-        liveness.limit({"transfer": 9.0})
-        assert Seen.of(alone.page)[1:] == (9.0, "transfer", "read a request")
+        assert present() == ("start", "read a request", 7.0)
+    liveness.limit({"transfer": 9.0, "start": 8.0})
+    assert present() == ("start", "epoch 1", 8.0)
+    with liveness.phase("transfer", "read"):
+        assert present() == ("transfer", "read", 9.0)
+    assert timer[1:3] == [7.0, LIMIT_SECONDS]
+    assert timer[3:] == [8.0, 8.0, 9.0, 8.0]
 
 
-def test_transfer_in_one_call_has_a_second_more_for_each_mebibyte(alone: Guarded) -> None:
-    alone.work.phases.append(liveness._Phase("step", "", 100 * 2**20))
-    alone.work.show()
-    assert not alone.wait(LIMIT_SECONDS + 99)
-    assert alone.wait(2)
+def test_transfer_in_one_call_has_a_second_more_for_each_mebibyte(timer: list[float]) -> None:
+    with liveness.phase("step", size_bytes=100 * 2**20):
+        pass
+    assert timer[1] == LIMIT_SECONDS + 100
 
 
-def test_sleep_of_the_machine_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = [0.0]
-    guarded = Guarded(monkeypatch, {}, clock=AwakeClock(clock=lambda: clock[0]))
-    clock[0] += 10 * 3600.0
-    assert not guarded.guard.look()
-    for _ in range(int(LIMIT_SECONDS) - 4):
-        clock[0] += 1.0
-        assert not guarded.guard.look()
-    clock[0] += 3.0
-    assert guarded.guard.look()
-
-
-def test_time_in_which_the_process_is_stopped_does_not_count(alone: Guarded) -> None:
-    alone.wait(LIMIT_SECONDS - 1)
-    alone.states[PID] = "T"
-    assert not alone.wait(10 * LIMIT_SECONDS)
-    alone.states[PID] = "S"
-    assert not alone.wait(LIMIT_SECONDS - 1)
-    assert alone.wait(2)
-
-
-def test_rank_that_waits_for_one_that_is_stopped_is_not_ended_until_half_its_limit_after(monkeypatch: pytest.MonkeyPatch) -> None:
-    guarded = Guarded(monkeypatch, {"RANK": "1", "WORLD_SIZE": "2"})
-    guarded.states[OTHER_PID] = "T"
-    assert not guarded.wait(10 * LIMIT_SECONDS)
-    guarded.states[OTHER_PID] = "R"
-    assert not guarded.wait(LIMIT_SECONDS / 2 - 2)
-    assert guarded.wait(3)
-
-
-def test_first_rank_of_several_is_ended_later_so_that_it_can_save_once_another_one_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    guarded = Guarded(monkeypatch, {"RANK": "0", "WORLD_SIZE": "2"})
-    assert not guarded.wait(LIMIT_SECONDS + FIRST_RANK_SECONDS - 1)
-    assert guarded.asked == [PID, OTHER_PID], "stacks are printed at the limit, once"
-    assert guarded.wait(2)
-
-
-def test_other_ranks_are_ended_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    guarded = Guarded(monkeypatch, {"RANK": "1", "WORLD_SIZE": "2"})
-    assert guarded.wait(LIMIT_SECONDS + 1)
-    assert guarded.asked == [PID, OTHER_PID]
-
-
-def test_stacks_of_the_node_are_requested_by_one_guard(monkeypatch: pytest.MonkeyPatch) -> None:
-    first = Guarded(monkeypatch, {"RANK": "0", "WORLD_SIZE": "2"}, attempt_id="a1")
-    first.wait(LIMIT_SECONDS)
-    second = Guarded(monkeypatch, {"RANK": "1", "WORLD_SIZE": "2"}, attempt_id="a1")
-    assert second.wait(LIMIT_SECONDS)
-    assert (first.asked, second.asked) == ([PID, OTHER_PID], [PID])
-
-
-def test_phases_are_those_of_the_working_thread_and_helpers_move_it_but_heartbeats_do_not(
-    alone: Guarded, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(liveness, "_watched", alone.work)
-
-    def elsewhere(work: Callable[[], None]) -> None:
-        thread = threading.Thread(target=work)
-        thread.start()
-        thread.join()
-
+def test_phases_are_those_of_the_working_thread_and_helpers_move_it_but_heartbeats_do_not(timer: list[float]) -> None:
     def helper() -> None:
         with liveness.phase("transfer", "block"):
             pass
@@ -171,43 +107,131 @@ def test_phases_are_those_of_the_working_thread_and_helpers_move_it_but_heartbea
         helper()
         liveness.moved()
 
-    before = Seen.of(alone.page)
+    before = present()
     elsewhere(heartbeat)
-    assert Seen.of(alone.page) == before
+    assert timer == [LIMIT_SECONDS]
     elsewhere(helper)
-    assert Seen.of(alone.page) == before._replace(movements=before.movements + 2)
-    with liveness.phase("validation", "epoch 1"):
-        assert Seen.of(alone.page)[2:] == ("validation", "epoch 1")
-        assert Seen.of(alone.page).limit_seconds == 0, "no limit was set for it"
-    assert Seen.of(alone.page)[1:] == before[1:]
+    assert timer == [LIMIT_SECONDS] * 3
+    assert present() == before
 
 
-def test_phase_that_ends_late_leaves_the_present_one(alone: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(liveness, "_watched", alone.work)
+def test_movement_of_a_helper_in_the_moment_in_which_the_work_enters_a_phase_leaves_the_limit_of_that_phase(
+    timer: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched = liveness._watched
+    assert watched is not None
+
+    def set_late(_which: int, seconds: float) -> None:
+        if not timer[1:]:
+            # The work enters a phase that has no limit between the helper's look and its call.
+            watched.phases.append(Phase("peers", "", 0.0))
+        timer.append(seconds)
+
+    monkeypatch.setattr(signal, "setitimer", set_late)
+    elsewhere(liveness.moved)
+    assert timer == [LIMIT_SECONDS, LIMIT_SECONDS, 0.0]
+
+
+@pytest.mark.usefixtures("timer")
+def test_phase_that_ends_late_leaves_the_present_one() -> None:
     late = liveness.phase("transfer", "stream")
     late.__enter__()
     with liveness.phase("validation"):
         late.__exit__(None, None, None)
-        assert Seen.of(alone.page).kind == "validation"
-    assert Seen.of(alone.page).kind == "step"
+        assert present()[0] == "validation"
+    assert present()[0] == "step"
 
 
-def test_long_name_of_a_phase_is_cut(alone: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(liveness, "_watched", alone.work)
-    with liveness.phase("transfer", "ä" * 1000):
-        assert Seen.of(alone.page).name.startswith("ä" * 100)
+@pytest.mark.usefixtures("timer")
+def test_note_of_a_rank_has_its_phase_with_a_long_name_cut(tmp_path: Path) -> None:
+    path = tmp_path / "note"
+    watched = liveness._watched
+    assert watched is not None
+    watched.note = os.open(path, os.O_WRONLY | os.O_CREAT)
+    with liveness.phase("step", "\N{PILE OF POO}" * 1000):
+        assert path.stat().st_size == NOTE_BYTES
+        assert len(json.loads(path.read_bytes())["name"]) == MAX_NAME_CHARS
+    assert json.loads(path.read_bytes()) == {"kind": "step", "name": "epoch 1", "limit_seconds": LIMIT_SECONDS}
+    os.close(watched.note)
 
 
-def test_forked_child_moves_its_parent_and_leaves_its_phase_and_limits(alone: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(liveness, "_watched", alone.work)
-    before = Seen.of(alone.page)
-    child = os.fork()
-    if child == 0:
-        liveness.limit({})
-        with liveness.phase("transfer", "key"):
-            # As one that is killed in the middle.
-            os._exit(0)
-    os.waitpid(child, 0)
-    after = Seen.of(alone.page)
-    assert (after.kind, after.name, after.limit_seconds) == (before.kind, before.name, LIMIT_SECONDS)
-    assert after.movements != before.movements
+@pytest.mark.parametrize(
+    "hang",
+    ["ctypes.PyDLL(None).sleep(600)", "threading.Event().wait()", "re.match('(a+)+$', 'a' * 64 + 'b')"],
+    ids=["C code that holds the GIL", "wait", "loop in re"],
+)
+def test_process_that_hangs_is_ended_with_its_stack(hang: str) -> None:
+    code, errors = ended(f"{START}\nliveness.limit({{'step': 0.2}})\nwith liveness.phase('step'):\n    {hang}")
+    assert code == -signal.SIGALRM
+    assert 'File "<string>", line 8 in <module>' in errors
+
+
+@pytest.mark.parametrize(("rank", "extra_seconds"), [("0", FIRST_RANK_SECONDS), ("1", 0.0)])
+def test_first_rank_of_several_is_ended_later_so_that_it_can_save_once_another_one_is(
+    tmp_path: Path, rank: str, extra_seconds: float
+) -> None:
+    path = str(tmp_path / "error.json")
+    code, errors = ended(START, RANK=rank, WORLD_SIZE="2", TORCHELASTIC_ERROR_FILE=path, NIGHTSHIFT_START_TIMEOUT_SECONDS="100")
+    assert code == 0, errors
+    note = json.loads(Path(liveness.note_of(path)).read_bytes())
+    assert note == {"kind": "start", "name": "imports", "limit_seconds": 100.0 + extra_seconds}
+
+
+def test_fork_of_a_watched_process_has_no_timer_whatever_it_does() -> None:
+    child = """
+liveness.limit({"step": 600.0})
+with liveness.phase("step"):
+    if (pid := os.fork()) == 0:
+        with liveness.phase("step"):
+            liveness.moved()
+        os._exit(signal.getitimer(signal.ITIMER_REAL)[0] > 0)
+    is_armed = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+assert not is_armed
+"""
+    code, errors = ended(START + child)
+    assert code == 0, errors
+
+
+def test_alarm_of_users_code_rings_while_the_work_moves_and_the_limit_holds_after_it() -> None:
+    alarm = """
+liveness.limit({"start": 600.0})
+rung = threading.Event()
+before = signal.signal(signal.SIGALRM, lambda *_: rung.set())
+signal.setitimer(signal.ITIMER_REAL, 0.05)
+while not rung.is_set():
+    liveness.moved()
+assert signal.getitimer(signal.ITIMER_REAL)[0] == 0.0
+signal.signal(signal.SIGALRM, before)
+liveness.moved()
+assert 0 < signal.getitimer(signal.ITIMER_REAL)[0] <= 600
+"""
+    code, errors = ended(START + alarm)
+    assert code == 0, errors
+
+
+def test_process_whose_parent_ignores_the_signal_is_ended() -> None:
+    code, errors = ended(
+        f"{START}\nliveness.limit({{'start': 0.2}})\nthreading.Event().wait()", "sh", "-c", "trap '' ALRM; exec \"$@\"", "sh"
+    )
+    assert code == -signal.SIGALRM, errors
+
+
+def test_time_that_a_process_is_stopped_counts_once_it_continues(tmp_path: Path) -> None:
+    program = f"{START}\nliveness.limit({{'start': 0.2}})\nos.kill(os.getpid(), signal.SIGSTOP)\nthreading.Event().wait()"
+    process = subprocess.Popen([sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": str(CHECKOUT)}, stderr=subprocess.DEVNULL)
+    try:
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+        status = Path(f"/proc/{process.pid}/status")
+        # The timer expires while it is stopped.
+        while not is_pending(status.read_text(encoding="ascii"), signal.SIGALRM):
+            assert process.poll() is None
+        process.send_signal(signal.SIGCONT)
+        assert process.wait(WAIT_SECONDS) == -signal.SIGALRM
+    finally:
+        process.kill()
+        process.wait()
+
+
+def is_pending(status: str, number: signal.Signals) -> bool:
+    fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+    return bool(int(fields["ShdPnd"], 16) >> (number - 1) & 1)

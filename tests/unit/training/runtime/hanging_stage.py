@@ -1,11 +1,13 @@
 """A stage that hangs, or is slow and moves, as a program: `python -m tests.unit.training.runtime.hanging_stage REQUEST_URI`.
 
-The request's parameter `how` says which: `with_gil`, `without_gil` (C code that never returns), `slow` for `seconds`.
+The request's parameter `how` says which: `with_gil`, `without_gil` (C code that never returns), `in_re`, `slow` for `seconds`. What hangs
+does so once a heartbeat has said that it is at its query.
 """
 
 from __future__ import annotations
 
 import ctypes
+import re
 import time
 
 from training.runtime.runner import Outcome, StageContext, main
@@ -30,6 +32,12 @@ def work(context: StageContext) -> Outcome:
                 context.progress(done, done + 1, "rows")
                 time.sleep(0.02)
         else:
+            request = context.request
+            address = context.store.address(request.pipeline, request.stage, request.fingerprint)
+            while b"query" not in (address.heartbeat(request.attempt_id) or b""):
+                time.sleep(0.02)
+            if parameters["how"] == "in_re":
+                re.match("(a+)+$", "a" * 64 + "b")
             hang_in_c(ctypes.PyDLL(None) if parameters["how"] == "with_gil" else ctypes.CDLL(None))
     uri, manifest = context.store.manifests.put_files("dataset", {"file": b"data"}, {})
     return Outcome(artifact_uri=uri, digest=manifest.digest)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,8 +17,10 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 from training.process import liveness
+from training.process.liveness import Phase
 from training.runtime import processes, torchrun
 from training.runtime.provenance import CHECKOUT
+from training.store import Store
 
 PLAIN = ("--standalone", "--nproc-per-node=2", "--max-restarts=0", "-m", "training.stages.trial", "uri")
 
@@ -65,7 +69,7 @@ def test_imports_have_the_limit_of_a_start_and_what_follows_has_none(monkeypatch
 
 
 def test_an_import_that_hangs_in_c_code_ends_the_launcher_with_its_stack() -> None:
-    code = "import ctypes\nfrom training.runtime import torchrun\nwith torchrun.limited_start():\n    ctypes.PyDLL(None).sleep(600)"
+    code = "import ctypes\nfrom training.runtime import torchrun\nwith torchrun.limited(1):\n    ctypes.PyDLL(None).sleep(600)"
     environment = {**os.environ, liveness.START_LIMIT.name: "1", "PYTHONPATH": str(CHECKOUT)}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == -signal.SIGALRM
@@ -83,23 +87,6 @@ def test_with_a_torch_for_gpus_nothing_is_forked_unless_all_gpus_are_hidden(
     main(monkeypatch, *PLAIN)
     assert ("forks" in started) == is_forked
     assert started[-1] == "torchrun"
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        ("--standalone", "--nproc-per-node=auto", "-m", "training.stages.trial", "uri"),
-        ("--standalone", "--nproc-per-node=2", "--max-restarts=1", "-m", "training.stages.trial", "uri"),
-        ("--nnodes=1:2", "--nproc-per-node=2", "--max-restarts=0", "-m", "training.stages.trial", "uri"),
-        ("--standalone", "--nproc-per-node=2", "--tee=3", "-m", "training.stages.trial", "uri"),
-        ("--standalone", "--nproc-per-node=2", "script.py"),
-    ],
-)
-def test_other_options_than_those_of_a_stage_are_left_to_torchrun(
-    started: list[str], monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
-) -> None:
-    main(monkeypatch, *options)
-    assert started == ["torchrun"]
 
 
 def test_a_thread_of_a_library_is_seen_and_the_allocators_is_not() -> None:
@@ -162,3 +149,39 @@ def test_launcher_tells_ranks_that_were_asked_to_stop_from_ranks_that_failed(
     with pytest.raises(SystemExit if code else ChildFailedError) as caught:
         main(monkeypatch, *PLAIN)
     assert getattr(caught.value, "code", None) == code
+
+
+class Ended:
+    """A process that has ended."""
+
+    def __init__(self, exit_code: int) -> None:
+        self.exit_code = exit_code
+
+    def poll(self) -> int:
+        return self.exit_code
+
+
+def ended_ranks(folder: Path, exit_code: int) -> list[torchrun.Started]:
+    """Return ranks 2, which was asked to stop, and 3, which ended so in its validation."""
+    path = folder / "rank-3"
+    path.write_text(json.dumps(Phase("validation", "epoch 2", 600.0).to_json()))
+    return [torchrun.Started(2, Ended(-signal.SIGTERM), ""), torchrun.Started(3, Ended(exit_code), str(path))]
+
+
+@pytest.mark.parametrize("exit_code", [-signal.SIGALRM, -signal.SIGKILL])
+def test_launcher_writes_the_error_of_a_rank_that_hung_with_what_that_rank_did(tmp_path: Path, exit_code: int) -> None:
+    address = Store(str(tmp_path / "store")).address("p", "train", "f" * 64)
+    torchrun.write_hang_of(ended_ranks(tmp_path, exit_code), f"{address.uri}/attempts/a1/_REQUEST.json")
+    error = address.error("a1")
+    if exit_code == -signal.SIGKILL:
+        assert error is None, "it was not its timer that ended it"
+    else:
+        assert error is not None
+        assert (error["code"], error["rank"]) == ("stage.hung", 3)
+        assert error["message"] == "rank 3: no progress in validation (epoch 2) within the limit of 600 s"
+
+
+def test_launcher_reports_a_rank_that_hung_whose_error_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    uri = f"s3:///stages/p/train/{'f' * 64}/attempts/a1/_REQUEST.json"
+    torchrun.write_hang_of(ended_ranks(tmp_path, -signal.SIGALRM), uri)
+    assert "the error of rank 3, which hung, could not be written" in capsys.readouterr().err

@@ -14,6 +14,7 @@ from nightshift.execution.outcomes import Action, StageEndedError
 from tests.unit.plugins.execution.kubernetes.conftest import FIRST, SECOND, Killed, Night, Nights, running
 from tests.unit.plugins.execution.kubernetes.kubernetes_api import CUT, LOST, RUNNING, STALLED, SUCCEEDED, KubernetesApi, evicted, failed
 from training.errors import DeniedError, SpecError, UnavailableError
+from training.runtime.attempt_errors import HUNG
 
 Placement = dict[str, Any] | None
 EVICTED_MEMBER = {
@@ -66,6 +67,20 @@ def test_finished_work_is_found_while_the_cluster_is_away(api: KubernetesApi, ni
     api.faults = [503] * 50
     assert work.advance(work.task(run_id="r2")) == made
     assert "may be left behind" in work.said[-1]
+
+
+def test_pod_whose_process_hung_is_launched_again_and_its_error_has_the_phase_of_the_last_heartbeat(
+    api: KubernetesApi, night: Nights
+) -> None:
+    work = night()
+    running(api, work)
+    hung = work.request().attempt_id
+    work.address.write_heartbeat(hung, {"beat": 7, "phase": {"kind": "part", "name": "bootstrap", "limit_seconds": 3600.0}})
+    api.set_status(FIRST, failed(HUNG))
+    assert work.advance().name == SECOND
+    error = work.address.error(hung) or {}
+    assert (error["code"], error["rank"]) == ("stage.hung", 0)
+    assert error["message"] == "rank 0: no progress in part (bootstrap) within the limit of 3600 s"
 
 
 def test_a_worker_killed_between_claim_and_create_leaves_one_launch(
