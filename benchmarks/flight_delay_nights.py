@@ -25,10 +25,9 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pandas as pd
 
+from benchmarks.scored import compare, score_metrics
 from training.data.dataset_reader import DatasetReader
 from training.data.joins import LABEL
-from training.evaluation.bootstrap.paired import compare
-from training.evaluation.metrics.by_task import score_metrics
 from training.models.predictor import Predictor, load_predictor
 from training.registry.decisions import champions, holder_of
 from training.registry.ledger import Entry, Ledger

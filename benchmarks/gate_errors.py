@@ -28,12 +28,12 @@ from scipy.stats import binomtest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from benchmarks.scored import CHAMPION, compare, pair
 from training.evaluation.bootstrap.blocks import Origins, block_interval
 from training.evaluation.bootstrap.influence import Influence
-from training.evaluation.bootstrap.paired import compare, paired_influence
 from training.evaluation.bootstrap.sequential import alarm_of
 from training.evaluation.metrics.metric import OwnMetric
-from training.evaluation_record import Alarm, Checks, Comparison, Drift, EvaluationRecord, Leakage, Rival
+from training.evaluation_record import Checks, Comparison, EvaluationRecord, Leakage, PredictionDrift
 from training.registry.gates import decide, judge_canary
 from training.spec.metrics import is_metric
 from training.spec.sections.evaluation import Evaluate
@@ -148,7 +148,7 @@ def is_promoted(trial: Trial, seed: int, block: str = "1d") -> bool:
     """Return whether the gates promote the candidate."""
     rules = _rules(trial.metric, block)
     least_seconds = rules.block.total_seconds()
-    found = paired_influence(trial.metric, trial.labels, trial.candidate, trial.champion, trial.groups, own=trial.own)
+    found = pair(trial.metric, trial.labels, trial.candidate, trial.champion, trial.groups, own=trial.own).influence()
     if found is None or found[0] <= 0:
         return False
     by_blocks = block_interval(found[1], trial.origins, trial.groups, gain=found[0], confidence=CONFIDENCE, least_seconds=least_seconds)
@@ -168,12 +168,12 @@ def is_promoted(trial: Trial, seed: int, block: str = "1d") -> bool:
     )
     record = EvaluationRecord(
         format_version=1,
-        champion=Rival(version="1"),
+        champion=CHAMPION,
         baseline="champion",
         metrics={rules.primary: 0.5},
         champion_metrics={rules.primary: 0.5},
-        comparison=Comparison.model_validate(comparison),
-        checks=Checks(constant=False, drift=Drift(psi=0.0), leakage=Leakage(feature="x", value=0.6)),
+        comparison=comparison,
+        checks=Checks(constant=False, drift=PredictionDrift(psi=0.0), leakage=Leakage(feature="x", value=0.6)),
     )
     return decide(record, rules, approval="automatic").outcome == "accepted"
 
@@ -212,8 +212,10 @@ def canary_is_rolled_back(lag1: float, gain: float, seed: int, *, batches: bool 
             baseline="champion",
             metrics={"loss": 1.0},
             champion_metrics={"loss": 1.0},
-            comparison=Comparison(gain=mean, probability=0.5),
-            alarm=Alarm.model_validate(alarm_of(mean, influence, origins, None, confidence=CONFIDENCE)),
+            comparison=Comparison(
+                gain=mean, low=mean, high=mean, probability=0.5, num_units=1, row_low=mean, row_high=mean, blocks=None, decided_by="rows"
+            ),
+            alarm=alarm_of(mean, influence, origins, None, confidence=CONFIDENCE),
             num_rows=int(now.sum()),
         )
         if judge_canary(record, canary, rules=rules, since=START, now=START + timedelta(hours=look)).outcome == "roll_back":

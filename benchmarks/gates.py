@@ -21,10 +21,9 @@ from scipy.stats import binomtest, norm
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from benchmarks.scored import CHAMPION, compare, metric_value
 from training.evaluation.bootstrap.blocks import Origins
-from training.evaluation.bootstrap.paired import compare
-from training.evaluation.metrics.by_task import metric_value
-from training.evaluation_record import Checks, Comparison, Drift, EvaluationRecord, Leakage, Rival
+from training.evaluation_record import Checks, EvaluationRecord, Leakage, PredictionDrift
 from training.registry.gates import decide
 from training.spec.sections.evaluation import Evaluate
 
@@ -78,12 +77,12 @@ def evaluated(trial: Trial, seed: int) -> EvaluationRecord:
     )
     return EvaluationRecord(
         format_version=1,
-        champion=Rival(version="1"),
+        champion=CHAMPION,
         baseline="champion",
         metrics={trial.metric: new},
         champion_metrics={trial.metric: old},
-        comparison=Comparison.model_validate(found),
-        checks=Checks(constant=False, drift=Drift(psi=0.0), leakage=Leakage(feature="x", value=0.6)),
+        comparison=found,
+        checks=Checks(constant=False, drift=PredictionDrift(psi=0.0), leakage=Leakage(feature="x", value=0.6)),
     )
 
 

@@ -26,8 +26,8 @@ from sklearn.metrics import (
     root_mean_squared_error,
 )
 
+from benchmarks.scored import compare
 from training.evaluation.bootstrap.blocks import Origins
-from training.evaluation.bootstrap.paired import compare
 from training.evaluation.bootstrap.resampling import NUM_RESAMPLES
 
 Floats = NDArray[np.float64]

@@ -3,8 +3,8 @@
 A room of its own below `evaluation` and `registry`, which do not import each other. It imports neither numpy nor pandas.
 
 In the file a number that is not finite is a word (`"nan"`, `"inf"`, `"-inf"`), here it is a float again: no gate takes it for a number.
-Format 3 is written. Formats 1 and 2 lack measurements: what a file lacks is None, or empty, and gates that need it reject. Keys that this
-version does not know are ignored at every level. Anything else is an error that names the place.
+What was not measured is None, or empty, and gates that need it reject. Keys that this version does not know are ignored at every level.
+Anything else is an error that names the place.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Final, Self
+from typing import Annotated, Final, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, StrictBool, StrictInt, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, StrictBool, StrictInt, ValidationError
 
 from training.contracts import JsonValue, canonical_json, json_number
 from training.errors import DataError, shown
@@ -49,21 +49,13 @@ Figure = Annotated[float, BeforeValidator(_from_json), PlainSerializer(json_numb
 Figures = dict[str, Figure]
 Bounds = dict[str, tuple[str, str]]
 """Split to [start, end] of its rows, ISO 8601."""
+Clusters = Literal["time", "entity", "group", "none"]
 
 
 class Part(BaseModel):
     """A table of the file. A key that the file lacks has its default, and is not written either."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore", from_attributes=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_nulls(cls, values: object) -> object:
-        """Take null for an absent key where a table or a list is expected."""
-        if not isinstance(values, Mapping):
-            return values
-        tables = {name for name, field in cls.model_fields.items() if field.get_default(call_default_factory=True) is not None}
-        return {name: value for name, value in values.items() if value is not None or name not in tables}
+    model_config = ConfigDict(frozen=True, extra="ignore")
 
     def to_json(self, *names: str) -> dict[str, JsonValue]:
         """Return as JSON the keys that were given; of these the named ones, where any is named."""
@@ -72,98 +64,115 @@ class Part(BaseModel):
 
 
 class Blocks(Part):
-    """The interval of a gain by blocks (`evaluation.bootstrap.blocks.BlockInterval`)."""
+    """The interval of a gain by blocks, and how it was found (`evaluation.bootstrap.blocks`)."""
 
-    low: Figure | None = None
-    high: Figure | None = None
-    clusters: str | None = None
-    columns: str | None = None
-    num_clusters: StrictInt | None = None
-    num_blocks: StrictInt | None = None
-    block_seconds: Figure | None = None
-    automatic_seconds: Figure | None = None
-    lag1: Figure | None = None
-    bin_seconds: Figure | None = None
-    too_few_blocks: StrictBool | None = None
-    bounded: StrictBool | None = None
+    low: Figure
+    high: Figure
+    clusters: Clusters
+    """What the units were summed by; `entity` where entities say more than enough blocks do; `none` where there are too few blocks, no
+    entities and no groups."""
+    columns: str
+    """Of the entities; empty for others."""
+    num_clusters: StrictInt
+    num_blocks: StrictInt
+    """Of time, with units."""
+    block_seconds: Figure
+    automatic_seconds: Figure
+    """The block length that the rows alone require, before `evaluate.block`."""
+    lag1: Figure
+    """Autocorrelation of neighbouring time bins' sums."""
+    bin_seconds: Figure
+    too_few_blocks: StrictBool
+    bounded: StrictBool
 
 
 class Comparison(Part):
-    """By how much the candidate is better (`evaluation.bootstrap.paired.Comparison`); positive is better for every metric."""
+    """By how much the candidate is better (`evaluation.bootstrap.paired`); positive is better for every metric."""
 
-    gain: Figure | None = None
-    low: Figure | None = None
-    high: Figure | None = None
-    probability: Figure | None = None
-    num_units: StrictInt | None = None
-    row_low: Figure | None = None
-    row_high: Figure | None = None
-    blocks: Blocks | None = None
-    decided_by: str | None = None
+    gain: Figure
+    low: Figure
+    high: Figure
+    """Ends of the wider interval: the lower of both lows, the higher of both highs."""
+    probability: Figure
+    """Share of resamples in which the candidate is better."""
+    num_units: StrictInt
+    row_low: Figure
+    row_high: Figure
+    """Ends of the bootstrap's interval over units."""
+    blocks: Blocks | None
+    """None where the times of the rows are unknown."""
+    decided_by: Literal["rows", "blocks"]
+    """Which interval has the lower low."""
 
 
 class Alarm(Part):
-    """Whether a canary is significantly worse (`evaluation.bootstrap.sequential.Alarm`)."""
+    """Whether a canary is significantly worse, by completed blocks (`evaluation.bootstrap.sequential`)."""
 
-    is_worse: StrictBool | None = None
-    e_value: Figure | None = None
-    required: Figure | None = None
-    mean: Figure | None = None
-    num_blocks: StrictInt | None = None
-    clusters: str | None = None
-    block_seconds: Figure | None = None
-    required_blocks: StrictInt | None = None
+    is_worse: StrictBool
+    e_value: Figure
+    """Evidence against equal models, 1 at the start."""
+    required: Figure
+    """From which on it is an alarm, if the mean is below 0."""
+    mean: Figure
+    """Gain on the rows of completed blocks, positive where the canary is better."""
+    num_blocks: StrictInt
+    """That have rows."""
+    clusters: Clusters
+    block_seconds: Figure
+    """0 for entities and groups."""
+    required_blocks: StrictInt
+    """Below, there is no evidence and no alarm."""
 
 
 class Candidate(Part):
     """What was measured: of a canary's record the canary."""
 
-    weights_digest: str = ""
+    weights_digest: str
     model: str | None = None
     """Digest of the model's manifest."""
     bounds: Bounds = Field(default_factory=dict)
 
 
 class Rival(Part):
-    """The champion or the canary that it was measured against, as the ledger had it (`registry.ledger.AliasHolder`)."""
+    """The champion or the canary that it was measured against, as the ledger had it: also a parameter of the stage."""
 
-    version: str | None = None
-    weights_digest: str = ""
-    model_uri: str = ""
-    as_of: str = ""
-    bounds: Bounds = Field(default_factory=dict)
-    semantic_version: str = ""
-    since: str = ""
-    decision_key: str = ""
-    artifact_digest: str = ""
-    revision: StrictInt = 0
+    version: str
+    weights_digest: str
+    model_uri: str
+    as_of: str
+    bounds: Bounds
+    revision: StrictInt
     """Of the standing that it was read from."""
 
 
 class Slice(Part):
-    """The rows with one value of one column, or of each of two (`evaluation.slices.Slice`)."""
+    """The rows with one value of one column, or of each of two."""
 
-    columns: dict[str, str] = Field(default_factory=dict)
-    support: StrictInt | None = None
-    is_small: StrictBool | None = None
-    candidate: Figure | None = None
-    champion: Figure | None = None
+    columns: dict[str, str]
+    """Column to value."""
+    support: StrictInt
+    """Rows."""
+    is_small: StrictBool
+    candidate: Figure
+    champion: Figure | None
 
 
 class Treated(Part):
-    """The rows with one value of a sensitive column (`evaluation.fairness.Treated`)."""
+    """The rows with one value of a sensitive column."""
 
-    value: str | None = None
-    support: StrictInt | None = None
-    is_small: StrictBool | None = None
-    true_positive_rate: Figure | None = None
-    calibration_error: Figure | None = None
+    value: str
+    support: StrictInt
+    is_small: StrictBool
+    true_positive_rate: Figure | None
+    """Share of the positive rows that are found at the threshold; None without a positive row, or for a task without positives."""
+    calibration_error: Figure | None
 
 
 class Fairness(Part):
-    """One sensitive column (`evaluation.fairness.Fairness`)."""
+    """One sensitive column. The gaps are between the largest and the smallest of values that are not small; None below two of them."""
 
     equal_opportunity_gap: Figure | None = None
+    """Of true positive rates (Hardt et al., 2016)."""
     calibration_gap: Figure | None = None
     values: tuple[Treated, ...] = ()
 
@@ -171,33 +180,33 @@ class Fairness(Part):
 class Latency(Part):
     """Of calls with one batch size, milliseconds."""
 
-    p50_ms: Figure | None = None
-    p95_ms: Figure | None = None
-    p99_ms: Figure | None = None
-    rows_per_second: Figure | None = None
-    waited_share: Figure | None = None
+    p50_ms: Figure
+    p95_ms: Figure
+    p99_ms: Figure
+    rows_per_second: Figure
+    waited_share: Figure
     """Of the calls' time, waiting for a CPU."""
 
 
 class Leakage(Part):
     """The feature that alone ranks the test labels best."""
 
-    feature: str | None = None
-    value: Figure | None = None
+    feature: str
+    value: Figure
 
 
 class Overlap(Part):
     """Which share of the test rows' entities the training rows have too."""
 
-    entities: tuple[str, ...] = ()
-    share: Figure | None = None
-    num_test: StrictInt | None = None
+    entities: tuple[str, ...]
+    share: Figure
+    num_test: StrictInt
 
 
-class Drift(Part):
+class PredictionDrift(Part):
     """Of the predictions against the champion's."""
 
-    psi: Figure | None = None
+    psi: Figure
 
 
 class Checks(Part):
@@ -205,7 +214,7 @@ class Checks(Part):
 
     leakage: Leakage | None = None
     overlap: Overlap | None = None
-    drift: Drift | None = None
+    drift: PredictionDrift | None = None
     constant: StrictBool | None = None
 
 
@@ -213,11 +222,13 @@ class NaiveBaseline(Part):
     """One naive baseline."""
 
     name: str
-    about: str | None = None
-    coverage: Figure | None = None
-    validation: Figure | None = None
+    about: str
+    """In words."""
+    coverage: Figure
+    """Share of the rows that its own rule has a value for; the others have the mean of the training labels."""
+    validation: Figure
     """Its primary metric on the validation rows."""
-    metrics: Figures = Field(default_factory=dict)
+    metrics: Figures
     """On the test rows."""
 
 
@@ -242,24 +253,24 @@ class Baselines(Part):
 class Ranking(Part):
     """Of a ranking: how NDCG counts, and which groups no metric counts."""
 
-    gain: str | None = None
-    num_groups: StrictInt | None = None
-    num_without_positive: StrictInt | None = None
+    gain: str
+    num_groups: StrictInt
+    num_without_positive: StrictInt
 
 
 class LabelCounts(Part):
-    rows: StrictInt = 0
-    unknown: StrictInt = 0
+    rows: StrictInt
+    unknown: StrictInt
     """Without a known label."""
 
 
 class UnknownLabels(LabelCounts):
     """Rows without a known label (`data.label_delay.unknown_labels`)."""
 
-    first_unknown: str | None = None
-    bounds: Bounds = Field(default_factory=dict)
-    splits: dict[str, LabelCounts] = Field(default_factory=dict)
-    days: dict[str, LabelCounts] = Field(default_factory=dict)
+    first_unknown: str | None
+    bounds: Bounds
+    splits: dict[str, LabelCounts]
+    days: dict[str, LabelCounts]
 
 
 class EvaluationRecord(Part):

@@ -30,7 +30,7 @@ from training.data.slices import slices_of
 from training.evaluation.history import History, numbers_of
 from training.evaluation.measures import Measures
 from training.evaluation.raw_rows import Columns
-from training.evaluation.rows import Rows, dense_numbers
+from training.evaluation.rows import LabelledRows, dense_numbers
 from training.evaluation_record import Baselines, Comparison, NaiveBaseline
 from training.format import number
 from training.spec import PipelineSpec
@@ -63,12 +63,12 @@ class Naive:
 
 @dataclass(frozen=True, kw_only=True)
 class Splits:
-    """A dataset for baselines."""
+    """A dataset: single columns of all rows, and the numbers of each split's rows."""
 
     frame: Columns
     """[n] rows of all splits."""
     columns: Sequence[str]
-    """Those that baselines may read (`columns_needed`)."""
+    """Of the frame, without the label."""
     labels: Floats
     """[n]"""
     event_us: Ints | None = None
@@ -78,24 +78,10 @@ class Splits:
     validation: Ints
     test: Ints
 
-    def rows(self, numbers: Ints, group: str | None) -> Rows:
+    def rows(self, numbers: Ints, group: str | None) -> LabelledRows:
         """Return rows of which only labels and groups are known."""
         groups = None if group is None else dense_numbers(self.frame[group].iloc[numbers])
-        return Rows(labels=self.labels[numbers], groups=groups)
-
-
-def columns_needed(spec: PipelineSpec, available: Sequence[str]) -> list[str]:
-    """Return the raw columns that baselines read, in the order of `available`.
-
-    Raises:
-        DataError: `derive.expression`, the spec's SQL baseline.
-    """
-    source, sql = spec.data.source, spec.evaluate.baseline.sql
-    names = {source.event_time, *source.key, spec.data.label.known_at, spec.data.group}
-    if sql is not None:
-        # An expression without columns has the first one in the place of its rows.
-        names |= columns_of(sql, available, where=SQL_WHERE) or set(available[:1])
-    return [name for name in available if name in names]
+        return LabelledRows(labels=self.labels[numbers], groups=groups)
 
 
 def naive_record(spec: PipelineSpec, splits: Splits, candidate: Floats, metrics: Mapping[str, float]) -> Baselines:
@@ -135,7 +121,7 @@ def naive_record(spec: PipelineSpec, splits: Splits, candidate: Floats, metrics:
     if best is None:
         return _baselines(found=found, warnings=warnings)
     scores = next(naive.scores for naive in of_test if naive.name == best.name)
-    comparison = Comparison.model_validate(measures.compare(candidate, scores))
+    comparison = measures.compare(candidate, scores)
     worse = tuple(name for name, value in best.metrics.items() if _is_worse(name, metrics.get(name), value))
     return _baselines(found=found, warnings=warnings, best=best.name, comparison=comparison, worse=worse)
 
@@ -217,7 +203,7 @@ def _class_counts(labels: Floats, known: Ints) -> Ints:
 def best_of(found: Sequence[NaiveBaseline], primary: str) -> NaiveBaseline | None:
     """Return the baseline that is best on the validation rows, the first of equal ones; None where none has a value there."""
     sign = -1.0 if is_lower_better(primary) else 1.0
-    known = [(sign * entry.validation, entry) for entry in found if entry.validation is not None and np.isfinite(entry.validation)]
+    known = [(sign * entry.validation, entry) for entry in found if np.isfinite(entry.validation)]
     return max(known, key=lambda pair: pair[0])[1] if known else None
 
 

@@ -14,7 +14,7 @@ from training.data import stability_index
 from training.evaluation.metrics.auc import roc_area
 from training.evaluation.metrics.ranking import dense_groups
 from training.evaluation.raw_rows import Columns, Hashes
-from training.evaluation_record import Drift, Leakage, Overlap
+from training.evaluation_record import Leakage, Overlap, PredictionDrift
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]
@@ -78,7 +78,7 @@ def overlap(entities: Sequence[str], training: Iterable[Hashes], test: Iterable[
     return Overlap(entities=tuple(entities), share=float(is_there.mean()) if len(known) else 0.0, num_test=len(known))
 
 
-def prediction_drift(task: str, candidate: Floats, champion: Floats, groups: Rows | None) -> Drift | None:
+def prediction_drift(task: str, candidate: Floats, champion: Floats, groups: Rows | None) -> PredictionDrift | None:
     """Return the population stability index of the candidate's predictions against the champion's on the same rows.
 
     Predictions are counted in deciles of the champion's (for several classes: by the likeliest class). Near-ties are in one bin
@@ -97,7 +97,7 @@ def prediction_drift(task: str, candidate: Floats, champion: Floats, groups: Row
         old, new = (np.searchsorted(edges, part, side="left") for part in parts)
         num_bins = len(edges) + 1
     counts = [np.bincount(bins, minlength=num_bins).tolist() for bins in (old, new)]
-    return Drift(psi=stability_index.stability_index(*counts))
+    return PredictionDrift(psi=stability_index.stability_index(*counts))
 
 
 def is_constant(scores: Floats, groups: Rows | None) -> bool:

@@ -4,46 +4,41 @@ from __future__ import annotations
 
 import logging
 import math
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Final
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from training.errors import DataError
 from training.evaluation import checks
-from training.evaluation.bootstrap.paired import Comparison, compare, paired_influence
+from training.evaluation.bootstrap.paired import Pair
 from training.evaluation.bootstrap.sequential import alarm_of
 from training.evaluation.custom_metrics import load_own_metrics
-from training.evaluation.fairness import fairness_of
-from training.evaluation.importance import permutation_importance
-from training.evaluation.metrics.by_task import metric_value, score_metrics
-from training.evaluation.metrics.metric import OwnMetric
+from training.evaluation.metrics.metric import CalledMetric, OwnMetric, ScoredRows
 from training.evaluation.metrics.ranking import num_groups_without_positive
-from training.evaluation.raw_rows import RawRows
-from training.evaluation.rows import Rows
-from training.evaluation.slices import by_slice, worst_and_gap
-from training.evaluation_record import Alarm, Checks, Fairness, Ranking, Slice
-from training.models.predictor import Predictor
+from training.evaluation.metrics.registry import metrics_by_name
+from training.evaluation.rows import LabelledRows
+from training.evaluation.slices import by_slice, fairness_of, worst_and_gap
+from training.evaluation_record import Alarm, Checks, Comparison, EvaluationRecord, Fairness, Ranking
+from training.spec.metrics import is_lower_better
 from training.spec.sections.evaluation import Evaluate
 
 logger = logging.getLogger(__name__)
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
-
-class Slices(NamedTuple):
-    """Keys of the record about slices."""
-
-    slices: tuple[Slice, ...]
-    worst_slice: int | None
-    slice_gap: float | None
+MAX_IMPORTANCE_ROWS: Final = 4_096
+MAX_IMPORTANCE_COLUMNS: Final = 200
 
 
 class Measures:
-    """Measures of scores ([n], or [n, classes]) of the same rows."""
+    """Measures of scores ([n], or [n, classes]) of the same rows, as parts of the record."""
 
-    def __init__(self, rules: Evaluate, rows: Rows, *, seed: int, lenient: bool = False) -> None:
-        """Look up the spec's own metrics.
+    def __init__(self, rules: Evaluate, rows: LabelledRows, *, seed: int, lenient: bool = False) -> None:
+        """Look up the metrics: those of the task, of the gates, and the spec's own.
 
         Args:
             lenient: a metric of the spec's own that fails is NaN: it need not take the constant scores of a baseline.
@@ -54,42 +49,24 @@ class Measures:
         self._rules = rules
         self._rows = rows
         self._seed = seed
-        self._own = load_own_metrics(rules.metrics)
-        if lenient:
-            self._own = {name: _lenient(own) for name, own in self._own.items()}
+        own = {name: CalledMetric(_lenient(metric) if lenient else metric) for name, metric in load_own_metrics(rules.metrics).items()}
+        self._metrics = metrics_by_name(rules.task, (rules.primary, *rules.minimum, *rules.maximum), own)
+        self._primary = self._metrics[rules.primary]
+        # Of a function of the spec's own more is better, whatever its name.
+        self._sign = -1.0 if rules.primary not in own and is_lower_better(rules.primary) else 1.0
 
     def metrics(self, scores: Floats) -> dict[str, float]:
-        """Return every metric of the task, of the gates and of the spec's own.
+        """Return every metric.
 
         Raises:
             DataError: `metric.failed`, one of the spec's own.
         """
-        rules, rows = self._rules, self._rows
-        also = (*rules.minimum, *rules.maximum)
-        return score_metrics(
-            rules.task,
-            rules.primary,
-            rows.labels,
-            scores,
-            rows.groups,
-            threshold=rules.threshold,
-            gain=rules.gain,
-            also=also,
-            own=self._own,
-        )
+        rows = self._scored(scores)
+        return {name: metric.measured(rows) for name, metric in self._metrics.items()}
 
     def primary(self, scores: Floats) -> float:
         """Return the primary metric alone; raises as `metrics`."""
-        rules, rows = self._rules, self._rows
-        return metric_value(
-            rules.primary,
-            rows.labels,
-            scores,
-            rows.groups,
-            threshold=rules.threshold,
-            gain=rules.gain,
-            own=self._own.get(rules.primary),
-        )
+        return self._primary.measured(self._scored(scores))
 
     def ranking(self) -> Ranking | None:
         """Return how a ranking counts, and how many groups no metric counts; None for other tasks."""
@@ -101,63 +78,37 @@ class Measures:
 
     def compare(self, candidate: Floats, champion: Floats) -> Comparison:
         """Compare by the primary metric; raises as `metrics`."""
-        rules, rows = self._rules, self._rows
-        return compare(
-            rules.primary,
-            rows.labels,
-            candidate,
-            champion,
-            rows.groups,
-            confidence=rules.confidence,
-            seed=self._seed,
-            threshold=rules.threshold,
-            gain=rules.gain,
-            own=self._own.get(rules.primary),
-            origins=rows.origins,
-            least_seconds=rules.block.total_seconds(),
-        )
+        rules, origins = self._rules, self._rows.origins
+        least_seconds = rules.block.total_seconds()
+        pair = self._pair(candidate, champion)
+        return pair.compare(confidence=rules.confidence, seed=self._seed, origins=origins, least_seconds=least_seconds)
 
     def alarm(self, canary: Floats, champion: Floats) -> Alarm | None:
         """Return the alarm of the primary metric; None where it has no value yet."""
-        rules, rows = self._rules, self._rows
-        found = paired_influence(
-            rules.primary,
-            rows.labels,
-            canary,
-            champion,
-            rows.groups,
-            threshold=rules.threshold,
-            gain=rules.gain,
-            own=self._own.get(rules.primary),
-        )
+        found, rows = self._pair(canary, champion).influence(), self._rows
         if found is None or rows.origins is None:
             return None
-        return Alarm.model_validate(alarm_of(*found, rows.origins, rows.groups, confidence=rules.confidence))
+        return alarm_of(*found, rows.origins, rows.groups, confidence=self._rules.confidence)
 
-    def slices(self, candidate: Floats, champion: Floats | None) -> Slices:
-        """Return the primary metric by slice."""
-        rules, rows = self._rules, self._rows
+    def slices(self, candidate: Floats, champion: Floats | None) -> EvaluationRecord:
+        """Return `slices`, `worst_slice` and `slice_gap`, by the primary metric."""
+        rules = self._rules
         found = by_slice(
-            rows.values,
+            self._rows.values,
             rules.slices,
-            primary=rules.primary,
-            labels=rows.labels,
-            candidate=candidate,
-            champion=champion,
-            groups=rows.groups,
+            self._primary,
+            self._scored(candidate),
+            None if champion is None else self._scored(champion),
             least_support=rules.slice_support,
             pairs=rules.slice_pairs,
-            threshold=rules.threshold,
-            gain=rules.gain,
-            own=self._own.get(rules.primary),
         )
-        worst, gap = worst_and_gap(found, rules.primary)
-        return Slices(slices=tuple(map(Slice.model_validate, found)), worst_slice=worst, slice_gap=gap)
+        worst, gap = worst_and_gap(found, self._sign)
+        return EvaluationRecord(slices=tuple(found), worst_slice=worst, slice_gap=gap)
 
     def fairness(self, scores: Floats) -> dict[str, Fairness]:
         """Return what was measured of each sensitive column."""
         rules, rows = self._rules, self._rows
-        found = fairness_of(
+        return fairness_of(
             rows.values,
             rules.sensitive,
             rows.labels,
@@ -166,29 +117,51 @@ class Measures:
             threshold=rules.threshold,
             least_support=rules.slice_support,
         )
-        return {column: Fairness.model_validate(fairness) for column, fairness in found.items()}
 
-    def importance(self, predictor: Predictor, raw: RawRows) -> dict[str, float] | None:
-        """Return `importance`, by the columns that the model reads; `raw` are the same rows."""
-        rules, rows = self._rules, self._rows
-        return permutation_importance(
-            predictor.predict,
-            lambda numbers: raw.at(numbers).frame(predictor.inputs),
-            predictor.inputs,
-            rows.labels,
-            rows.groups,
-            primary=rules.primary,
-            seed=self._seed,
-            threshold=rules.threshold,
-            gain=rules.gain,
-            own=self._own.get(rules.primary),
-        )
+    def importance(
+        self, predict: Callable[[pd.DataFrame], Floats], read: Callable[[Ints], pd.DataFrame], columns: Sequence[str]
+    ) -> dict[str, float] | None:
+        """Return by how much the primary metric gets worse for each column shuffled, largest first; None where it has no value.
+
+        It is measured once a column on up to 4,096 rows (whole groups), so a column of little weight may come out below zero. Of two
+        columns that say the same, each may look dispensable (Breiman, 2001).
+
+        Args:
+            predict: frame to scores.
+            read: numbers of these rows, ascending, to the raw rows.
+            columns: of the raw rows, those that the model reads; the first 200 are measured.
+        """
+        generator = np.random.Generator(np.random.SFC64(self._seed))
+        numbers = _chosen(generator, self._rows.num_rows, self._rows.groups)
+        rows = read(numbers).reset_index(drop=True)
+
+        def measured(changed: pd.DataFrame) -> float:
+            return self._sign * self._primary.measured(self._scored(predict(changed), numbers))
+
+        whole = measured(rows)
+        if not math.isfinite(whole):
+            return None
+        found = {}
+        for column in columns[:MAX_IMPORTANCE_COLUMNS]:
+            changed = rows.copy(deep=False)
+            changed[column] = rows[column].iloc[generator.permutation(len(rows))].reset_index(drop=True)
+            found[column] = whole - measured(changed)
+        return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
 
     def checks(self, scores: Floats, champion: Floats | None) -> Checks:
         """Return `drift` and `constant`."""
         rows = self._rows
         drift = None if champion is None else checks.prediction_drift(self._rules.task, scores, champion, rows.groups)
         return Checks(drift=drift, constant=checks.is_constant(scores, rows.groups))
+
+    def _scored(self, scores: Floats, part: Ints | slice = slice(None)) -> ScoredRows:
+        """Return scores of the rows, or of a part of them."""
+        rules, rows = self._rules, self._rows
+        groups = None if rows.groups is None else rows.groups[part]
+        return ScoredRows(labels=rows.labels[part], scores=scores, groups=groups, threshold=rules.threshold, gain=rules.gain)
+
+    def _pair(self, candidate: Floats, champion: Floats) -> Pair:
+        return Pair(metric=self._primary, sign=self._sign, new=self._scored(candidate), old=self._scored(champion))
 
 
 def _lenient(own: OwnMetric) -> OwnMetric:
@@ -200,3 +173,15 @@ def _lenient(own: OwnMetric) -> OwnMetric:
             return math.nan
 
     return value
+
+
+def _chosen(generator: np.random.Generator, num_rows: int, groups: Ints | None) -> Ints:
+    """Choose rows for the importance, rising; of groups whole ones."""
+    if num_rows <= MAX_IMPORTANCE_ROWS:
+        return np.arange(num_rows)
+    if groups is None:
+        return np.sort(generator.choice(num_rows, MAX_IMPORTANCE_ROWS, replace=False))
+    numbers, sizes = np.unique(groups, return_counts=True)
+    order = generator.permutation(len(numbers))
+    num_chosen = max(1, int((np.cumsum(sizes[order]) <= MAX_IMPORTANCE_ROWS).sum()))
+    return np.flatnonzero(np.isin(groups, numbers[order[:num_chosen]]))

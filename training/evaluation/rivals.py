@@ -24,6 +24,7 @@ from training.data.split_hash import row_hashes
 from training.data.split_kinds import is_same_division, is_same_rule
 from training.errors import StoreError
 from training.evaluation_record import Rival
+from training.models.predictor import Predictor, load_predictor
 from training.store import Manifest, Store
 
 logger = logging.getLogger(__name__)
@@ -38,25 +39,15 @@ MIN_UNSEEN: Final = 0.5
 """Share of the test rows that must be left. A stratified division moves about one row in a hundred; fewer are another table."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rivals:
-    """What a candidate is measured against."""
+def rivals_in(parameters: Mapping[str, Any]) -> dict[str, Rival | None]:
+    """Return `champion` and `canary` as the parameters of the stage name them; None where there is none."""
+    found = {name: parameters.get(name) for name in ("champion", "canary")}
+    return {name: None if rival is None else Rival.model_validate(rival) for name, rival in found.items()}
 
-    champion: Rival | None
-    canary: Rival | None
 
-    @classmethod
-    def of(cls, parameters: Mapping[str, Any]) -> Rivals:
-        """Return those that the parameters of the stage name."""
-        found = {name: parameters.get(name) for name in ("champion", "canary")}
-        return cls(**{name: None if rival is None else Rival.model_validate(rival) for name, rival in found.items()})
-
-    @property
-    def all(self) -> dict[str, Rival | None]:
-        return {"champion": self.champion, "canary": self.canary}
-
-    def named(self) -> dict[str, Rival]:
-        return {name: rival for name, rival in self.all.items() if rival is not None}
+def load_rival(store: Store, rival: Rival, folder: Path) -> Predictor:
+    """Fetch a rival's files to a folder, and return the model."""
+    return load_predictor(store.manifests.fetch(store.manifests.get(rival.model_uri, kind="model"), folder))
 
 
 @dataclass(frozen=True, kw_only=True)

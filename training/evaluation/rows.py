@@ -23,7 +23,7 @@ Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rows:
+class LabelledRows:
     """Rows with labels."""
 
     labels: Floats

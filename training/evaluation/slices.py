@@ -1,22 +1,22 @@
-"""The primary metric by slice: the rows that share a value of a declared column, or of two. Small slices are reported and judge nothing."""
+"""The primary metric by slice, the rows that share a value of a declared column, or of two; and how sensitive columns' values are treated.
+
+Slices and values of few rows are reported and judge nothing.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from training.evaluation.metrics.by_task import metric_value
-from training.evaluation.metrics.metric import OwnMetric, Rows
-from training.evaluation.metrics.registry import metric_of
-from training.spec.metrics import is_lower_better
-from training.spec.sections.evaluation import Gain
+from training.evaluation.metrics.calibration import calibration_error
+from training.evaluation.metrics.metric import Metric, ScoredRows
+from training.evaluation_record import Fairness, Slice, Treated
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
@@ -28,17 +28,8 @@ MAX_PAIRS: Final = 50
 MISSING: Final = "(missing)"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Slice:
-    """The rows with one value of one column, or of each of two."""
-
-    columns: Mapping[str, str]
-    """Column to value."""
-    support: int
-    """Rows."""
-    is_small: bool
-    candidate: float
-    champion: float | None
+_SEPARATOR: Final = "\x00"
+"""Between the names of two values: no text of a column has it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,65 +51,86 @@ def values_of(column: pd.Series[Any]) -> Values:
     return _largest(names, codes, MAX_SLICES)
 
 
-def by_slice(  # noqa: PLR0913 - one array a role; bundling them would only move the names
+def by_slice(
     known: Mapping[str, Values],
-    columns: tuple[str, ...],
+    columns: Sequence[str],
+    metric: Metric,
+    candidate: ScoredRows,
+    champion: ScoredRows | None,
     *,
-    primary: str,
-    labels: Floats,
-    candidate: Floats,
-    champion: Floats | None,
-    groups: Codes | None,
     least_support: int,
     pairs: bool = True,
-    threshold: float = 0.5,
-    gain: Gain = "linear",
-    own: OwnMetric | None = None,
 ) -> list[Slice]:
-    """Return the primary metric by value of each column, then, where `pairs`, by those of each two; largest slices first.
+    """Return the metric by value of each column, then, where `pairs`, by those of each two; largest slices first.
 
     Args:
-        known: column to the values of [n] rows; the arrays are as long, in the same order (see `metrics.by_task.score_metrics`).
+        known: column to the values of [n] rows.
         columns: to slice by.
+        metric: that is measured, as a rule the primary one.
+        candidate, champion: scores of the same rows, in the same order.
         least_support: rows below which a slice is small.
         pairs: whether to slice by two columns as well.
-        threshold: at which a probability counts as a yes.
-        gain: of a label in NDCG.
-        own: the primary metric itself, where it is one of the spec's own.
     """
-    measured = partial(metric_value, primary, threshold=threshold, gain=gain, own=own)
-
-    def rows_of(scores: Floats) -> Rows:
-        return Rows(labels=labels, scores=scores, groups=groups, threshold=threshold, gain=gain)
-
     found = []
     for names, values in _cuts(known, columns, pairs=pairs):
-        new = _by_value(primary, rows_of(candidate), values, measured, is_own=own is not None)
-        old = None if champion is None else _by_value(primary, rows_of(champion), values, measured, is_own=own is not None)
+        new = _by_value(metric, candidate, values)
+        old = None if champion is None else _by_value(metric, champion, values)
         for number, (name, support) in enumerate(zip(values.names, values.support.tolist(), strict=True)):
             found.append(
                 Slice(
                     columns=dict(zip(names, name.split(_SEPARATOR), strict=True)),
                     support=support,
                     is_small=support < least_support,
-                    candidate=float(new[number]),
-                    champion=None if old is None else float(old[number]),
+                    candidate=new[number],
+                    champion=None if old is None else old[number],
                 )
             )
     return found
 
 
-def worst_and_gap(slices: Sequence[Slice], primary: str) -> tuple[int | None, float | None]:
-    """Return (index of the slice where the candidate is worst, best less worst) of the slices that are not small; None without any."""
-    sign = -1.0 if is_lower_better(primary) else 1.0
+def worst_and_gap(slices: Sequence[Slice], sign: float) -> tuple[int | None, float | None]:
+    """Return (index of the slice where the candidate is worst, best less worst) of the slices that are not small; None without any.
+
+    Args:
+        sign: -1 for a metric of which lower is better, else 1.
+    """
     known = [(sign * part.candidate, number) for number, part in enumerate(slices) if not part.is_small and np.isfinite(part.candidate)]
     if not known:
         return None, None
     return min(known)[1], max(known)[0] - min(known)[0]
 
 
-_SEPARATOR: Final = "\x00"
-"""Between the names of two values: no text of a column has it."""
+def fairness_of(
+    known: Mapping[str, Values], columns: Sequence[str], labels: Floats, scores: Floats, *, task: str, threshold: float, least_support: int
+) -> dict[str, Fairness]:
+    """Return how each column's values fare, by column.
+
+    Args:
+        known: column to the values of [n] rows.
+        columns: the sensitive ones.
+        labels: [n].
+        scores: [n], or [n, classes].
+        task: binary has both gaps, multiclass that of calibration, the others neither.
+        threshold: at which a probability counts as a yes.
+        least_support: rows below which a value judges nothing.
+    """
+    found = {}
+    for column in columns:
+        values = known[column]
+        treated = []
+        for number, (name, support) in enumerate(zip(values.names, values.support.tolist(), strict=True)):
+            rows = values.codes == number
+            rate, error = _treatment(task, labels[rows], scores[rows], threshold)
+            treated.append(
+                Treated(value=name, support=support, is_small=support < least_support, true_positive_rate=rate, calibration_error=error)
+            )
+        judged = [one for one in treated if not one.is_small]
+        found[column] = Fairness(
+            equal_opportunity_gap=_gap([one.true_positive_rate for one in judged]),
+            calibration_gap=_gap([one.calibration_error for one in judged]),
+            values=tuple(treated),
+        )
+    return found
 
 
 def _cuts(known: Mapping[str, Values], columns: Sequence[str], *, pairs: bool) -> Iterator[tuple[Sequence[str], Values]]:
@@ -146,18 +158,25 @@ def _largest(names: Sequence[str], codes: Codes, limit: int) -> Values:
     return Values(names=tuple(names[number] for number in kept), codes=renumbered[codes], support=support[kept])
 
 
-def _by_value(
-    primary: str, rows: Rows, values: Values, measured: Callable[[Floats, Floats, Codes | None], float], *, is_own: bool
-) -> Floats:
+def _by_value(metric: Metric, rows: ScoredRows, values: Values) -> Floats:
     """Return the metric of each value's rows, [values]: by one pass over all where there is a way, else slice by slice."""
-    num = len(values.names)
-    labels, scores, groups = rows.labels, rows.scores, rows.groups
-    if not is_own and np.isfinite(scores).all():
-        found = metric_of(primary).part_values(rows, values.codes, values.support)
-        if found is not None:
-            return found
+    found = metric.part_values(rows, values.codes, values.support) if np.isfinite(rows.scores).all() else None
+    if found is not None:
+        return found
     numbers = np.flatnonzero(values.codes >= 0)
     order = numbers[np.argsort(values.codes[numbers], kind="stable")]
-    parts = np.split(order, np.cumsum(values.support)[:-1]) if num else []
-    by_part = [measured(labels[part], scores[part], None if groups is None else groups[part]) for part in parts]
-    return np.array(by_part, dtype=np.float64)
+    parts = np.split(order, np.cumsum(values.support)[:-1]) if len(values.names) else []
+    return np.array([metric.measured(rows.at(part)) for part in parts], dtype=np.float64)
+
+
+def _treatment(task: str, labels: Floats, scores: Floats, threshold: float) -> tuple[float | None, float | None]:
+    if task not in ("binary", "multiclass") or not np.isfinite(scores).all():
+        return None, None
+    positive = labels > 0
+    rate = float((scores[positive] >= threshold).mean()) if task == "binary" and positive.any() else None
+    return rate, calibration_error(labels, scores)
+
+
+def _gap(numbers: Sequence[float | None]) -> float | None:
+    known = [number for number in numbers if number is not None]
+    return max(known) - min(known) if len(known) > 1 else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from training.evaluation_record import Drift, EvaluationRecord, Leakage, Overlap
+from training.evaluation_record import EvaluationRecord, Leakage, Overlap, PredictionDrift
 from training.format import brief, number, percent
 from training.pages.evaluation_view import Row, badge_of
 from training.registry.reasons import Reason
@@ -40,11 +40,10 @@ def _overlap(found: Overlap | None) -> str:
     if found is None:
         return "not measured: no entities are known"
     names = ", ".join(found.entities)
-    of = "" if found.num_test is None else f" of {number(found.num_test)}"
-    return f"{percent(found.share)}{of} test entities{f' ({names})' if names else ''} were trained on too"
+    return f"{percent(found.share)} of {number(found.num_test)} test entities{f' ({names})' if names else ''} were trained on too"
 
 
-def _drift(found: Drift | None) -> str:
+def _drift(found: PredictionDrift | None) -> str:
     if found is None:
         return "not measured: there is no champion's prediction to compare with"
     return f"population stability index of the predictions against the champion's: {brief(found.psi)}"

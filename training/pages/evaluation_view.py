@@ -102,14 +102,14 @@ def comparisons(record: EvaluationRecord, primary: str, rules: Evaluate) -> list
             "places": None if gain is None or low is None or high is None else _places(gain, low, high),
         }
         row["words"], row["look"] = _sureness(gain, low, high)
-        if found.blocks is not None and found.blocks.bounded is False:
+        if found.blocks is not None and not found.blocks.bounded:
             row["words"], row["look"] = "not significantly: the interval is unbounded, too few blocks", "warn"
         rows.append(row)
     return rows
 
 
 def _blocks_note(comparison: Comparison) -> str:
-    """Say how the interval was found; empty for older evaluations, which have that by rows alone."""
+    """Say how the interval was found; empty where the times of the rows are unknown."""
     blocks = comparison.blocks
     if blocks is None:
         return ""
@@ -119,8 +119,8 @@ def _blocks_note(comparison: Comparison) -> str:
     by_blocks = f"by blocks [{signed(blocks.low)}, {signed(blocks.high)}]"
     what = f"{number(blocks.num_blocks)} blocks of {length}"
     columns = f" ({blocks.columns})" if blocks.columns else ""
-    if blocks.too_few_blocks is True:
-        instead = {"entity": "entities", "group": "groups"}.get(str(blocks.clusters))
+    if blocks.too_few_blocks:
+        instead = {"entity": "entities", "group": "groups"}.get(blocks.clusters)
         rest = f"{number(blocks.num_clusters)} {instead}{columns} are the clusters" if instead else "there are no entities or groups"
         what = f"too few blocks: {what}, 8 required; {rest}"
     elif blocks.clusters == "entity":
@@ -175,7 +175,7 @@ def metrics(record: EvaluationRecord, rules: Evaluate, primary: str) -> list[Row
 
 
 def ranking_note(record: EvaluationRecord) -> str:
-    """Say how NDCG counts labels, ties and groups without a positive label; empty for other tasks and older evaluations."""
+    """Say how NDCG counts labels, ties and groups without a positive label; empty for other tasks."""
     found = record.ranking
     if found is None:
         return ""
@@ -228,14 +228,14 @@ def slices(record: EvaluationRecord, rules: Evaluate, primary: str) -> Row:
 
     def rank(item: tuple[int, Slice]) -> tuple[bool, bool, float]:
         value = finite(item[1].candidate)
-        return bool(item[1].is_small), value is None, (value or 0.0) * (-1 if lower else 1)
+        return item[1].is_small, value is None, (value or 0.0) * (-1 if lower else 1)
 
     rows: list[Row] = [
         {
             "columns": " × ".join(entry.columns),
             "values": " · ".join(entry.columns.values()),
             "support": entry.support,
-            "is_small": bool(entry.is_small),
+            "is_small": entry.is_small,
             "is_worst": index == record.worst_slice,
             "candidate": entry.candidate,
             "champion": entry.champion,
@@ -246,7 +246,7 @@ def slices(record: EvaluationRecord, rules: Evaluate, primary: str) -> Row:
     return {
         "rows": rows[:MAX_SLICES],
         "num_all": len(rows),
-        "num_small": sum(bool(entry.is_small) for entry in record.slices),
+        "num_small": sum(entry.is_small for entry in record.slices),
         "gap": record.slice_gap,
         "worst": next((row for row in rows if row["is_worst"]), None),
         "why_not": _why_no_slices(rules),
@@ -274,7 +274,7 @@ def fairness(record: EvaluationRecord, rules: Evaluate) -> Row:
             _limited("equal-opportunity gap", found.equal_opportunity_gap, rules.fairness.equal_opportunity),
             _limited("calibration gap", found.calibration_gap, rules.fairness.calibration),
         ]
-        values = sorted(found.values, key=lambda value: -(value.support or 0))
+        values = sorted(found.values, key=lambda value: -value.support)
         columns.append({"name": name, "gaps": gaps, "rows": values[:MAX_VALUES], "num_all": len(values)})
     why = "was not measured" if rules.sensitive else "is not measured: the spec declares no sensitive columns (evaluate.sensitive)"
     return {"columns": columns, "why_not": f"Fairness {why}."}

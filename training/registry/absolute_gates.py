@@ -8,7 +8,7 @@ from typing import Final
 
 from training.contracts import JsonValue, json_number
 from training.errors import shown
-from training.evaluation_record import Checks, Fairness, Latency, Leakage
+from training.evaluation_record import Checks, Fairness
 from training.format import figure, finite
 from training.registry.gate import Case
 from training.registry.reasons import Reason
@@ -51,7 +51,7 @@ def judge_fairness(case: Case) -> Iterator[Reason]:
             measured = case.record.fairness.get(column, Fairness())
             gap: float | None = getattr(measured, f"{name}_gap")
             what = f"{name.replace('_', ' ')} gap between values of {column}"
-            if gap is None and measured.values and sum(entry.is_small is not True for entry in measured.values) < 2:
+            if gap is None and measured.values and sum(not entry.is_small for entry in measured.values) < 2:
                 words = f"{what}: not judged, fewer than two values have slice_support = {rules.slice_support} rows"
                 yield case.reason(passed=False, severity="warn", words=words)
             elif limit is not None:
@@ -60,12 +60,14 @@ def judge_fairness(case: Case) -> Iterator[Reason]:
 
 def judge_latency(case: Case) -> Iterator[Reason]:
     """Each limit of `evaluate.latency_ms`."""
-    measured, limits = (case.record.latency or {}).get("1", Latency()), case.rules.latency_ms
-    both = (("p50", measured.p50_ms, limits.p50), ("p95", measured.p95_ms, limits.p95), ("p99", measured.p99_ms, limits.p99))
-    for name, value, limit in both:
+    measured = (case.record.latency or {}).get("1")
+    limits: dict[str, float | None] = case.rules.latency_ms.model_dump()
+    for name, limit in limits.items():
         if limit is not None:
+            value: float | None = getattr(measured, f"{name}_ms", None)
             reason = case.at_most(value, limit, f"{name} of one prediction", unit=" ms")
-            yield reason if reason.passed else _unless_loaded(reason, value, limit, finite(measured.waited_share))
+            waited_share = None if measured is None else finite(measured.waited_share)
+            yield reason if reason.passed else _unless_loaded(reason, value, limit, waited_share)
 
 
 def _unless_loaded(reason: Reason, value: float | None, limit: float, waited_share: float | None) -> Reason:
@@ -83,10 +85,9 @@ def _unless_loaded(reason: Reason, value: float | None, limit: float, waited_sha
 
 def judge_leakage(case: Case) -> Iterator[Reason]:
     """Whether no single feature ranks the labels too well."""
-    checks = case.record.checks or Checks()
-    leak, limit = checks.leakage or Leakage(), case.rules.checks.leakage
-    value = finite(leak.value)
-    if value is not None:
+    leak, limit = (case.record.checks or Checks()).leakage, case.rules.checks.leakage
+    value = None if leak is None else finite(leak.value)
+    if leak is not None and value is not None:
         words = f"{leak.feature} alone ranks the labels by {figure(value)}, required < {figure(limit)}"
         words += "" if value < limit else "; remove it where it is known only after the decision, else set severity: {leakage: warn}"
         numbers: dict[str, JsonValue] = {"feature": leak.feature, "value": value, "limit": limit}

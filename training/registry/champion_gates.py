@@ -77,7 +77,7 @@ def judge_slices(case: Case) -> Iterator[Reason]:
     if absent:
         yield case.missing(f"any slice by {', '.join(absent)}")
         return
-    judged = [entry for entry in found if entry.is_small is not True]
+    judged = [entry for entry in found if not entry.is_small]
     drops = []
     for entry in judged:
         new, old = finite(entry.candidate), finite(entry.champion)

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Final, Literal
 
 from training.contracts import JsonValue
-from training.evaluation_record import Comparison, EvaluationRecord
+from training.evaluation_record import EvaluationRecord
 from training.format import change, figure, finite
 from training.registry.bounds import canary_bounds
 from training.registry.champion_gates import has_weights_of, is_compared
@@ -188,8 +188,8 @@ def _canary_waits(
     needed = [record.metrics.get(rules.primary)]
     if record.baseline != "no champion":
         # Not the ends of the interval: with too few blocks it is unbounded.
-        comparison = record.comparison or Comparison()
-        needed += [comparison.gain, comparison.probability]
+        found = record.comparison
+        needed += [None] if found is None else [found.gain, found.probability]
     if any(finite(value) is None for value in needed):
         yield Reason(gate="finite", passed=False, words=f"{rules.primary} cannot be computed yet on the rows that have labels")
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from training.contracts import JsonValue
-from training.evaluation_record import Baselines, Comparison, NaiveBaseline
+from training.evaluation_record import Baselines, NaiveBaseline
 from training.format import change, figure, finite
 from training.registry.gate import Case
 from training.registry.reasons import Reason
@@ -38,8 +38,7 @@ def judge_naive_baseline(case: Case) -> Iterator[Reason]:
         yield case.reason(passed=False, words=f"{what} was not measured") if case.severity == "warn" else case.missing(what)
         return
     gain = other - value if is_lower_better(rules.primary) else value - other
-    comparison = found.comparison or Comparison()
-    low, high = finite(comparison.low), finite(comparison.high)
+    low, high = (finite(getattr(found.comparison, end, None)) for end in ("low", "high"))
     interval = "" if low is None or high is None else f", {100 * rules.confidence:.4g} % interval [{change(low)}, {change(high)}]"
     words = f"{rules.primary} {figure(value)}, best naive baseline {best.name} {figure(other)}: gain {change(gain)}{interval}, required > 0"
     numbers: dict[str, JsonValue] = {"baseline": best.name, "value": other, "gain": gain, "low": low, "high": high}

@@ -21,21 +21,19 @@ CLUSTERS: Final = {"time": "blocks of time", "entity": "entities", "group": "gro
 
 def significance(case: Case, comparison: Comparison | None, rival: str) -> Reason:
     """Judge the lower end of the wider interval of the gain over `rival`."""
-    rules, comparison = case.rules, comparison or Comparison()
-    blocks = None if comparison.blocks is None or not comparison.blocks.model_fields_set else comparison.blocks
-    if blocks is None:
+    rules, blocks = case.rules, None if comparison is None else comparison.blocks
+    if comparison is None or blocks is None:
         return case.missing(f"the interval by blocks of the gain over {rival}")
     share = f"{100 * rules.confidence:.4g} %"
-    if blocks.bounded is False:
-        hint = _remedy(blocks)
-        words = f"the {share} interval of the gain over {rival} is unbounded, {_too_few(blocks)}: what helps is {hint}"
-        return case.reason(passed=False, words=words, numbers=_numbers(comparison, rules))
+    if not blocks.bounded:
+        words = f"the {share} interval of the gain over {rival} is unbounded, {_too_few(blocks)}: what helps is {_remedy(blocks)}"
+        return case.reason(passed=False, words=words, numbers=_numbers(comparison, blocks, rules))
     low, high = finite(comparison.low), finite(comparison.high)
     if low is None or high is None:
         return case.missing(f"the interval of the gain over {rival}")
     ends, how = f"[{change(low)}, {change(high)}]", _how(comparison, blocks)
     words = f"{share} interval of the gain over {rival} {ends} {how}, lower end > 0 required"
-    return case.reason(passed=low > 0, words=words, numbers=_numbers(comparison, rules))
+    return case.reason(passed=low > 0, words=words, numbers=_numbers(comparison, blocks, rules))
 
 
 def judge_significance(case: Case) -> Iterator[Reason]:
@@ -46,12 +44,12 @@ def judge_significance(case: Case) -> Iterator[Reason]:
 def canary_alarm(record: EvaluationRecord, rules: Evaluate) -> Iterator[Reason]:
     """Judge a canary's alarm; nothing where too few blocks are complete."""
     alarm = record.alarm
-    if alarm is None or alarm.is_worse is None:
+    if alarm is None:
         return
     evidence, required = finite(alarm.e_value), finite(alarm.required)
     if evidence is None or required is None:
         return
-    num_blocks, required_blocks = alarm.num_blocks or 0, alarm.required_blocks or 0
+    num_blocks, required_blocks = alarm.num_blocks, alarm.required_blocks
     of = _alarm_blocks(alarm)
     side = "worse" if (finite(alarm.mean) or 0.0) < 0 else "better"
     words = f"evidence that the canary is {side}: e-value {evidence:.4g} by {of}, {required:.4g} required for an alarm"
@@ -66,17 +64,16 @@ def canary_alarm(record: EvaluationRecord, rules: Evaluate) -> Iterator[Reason]:
 
 
 def _alarm_blocks(alarm: Alarm) -> str:
-    num_blocks, clusters = alarm.num_blocks, str(alarm.clusters)
-    if clusters == "time":
-        return f"{num_blocks} completed blocks of {_duration(alarm.block_seconds)} with rows"
-    if clusters == "none":
-        return f"{num_blocks} blocks (rows of fewer than 8 hours, and no entities or groups)"
-    return f"{num_blocks} {CLUSTERS.get(clusters, 'blocks')}"
+    if alarm.clusters == "time":
+        return f"{alarm.num_blocks} completed blocks of {_duration(alarm.block_seconds)} with rows"
+    if alarm.clusters == "none":
+        return f"{alarm.num_blocks} blocks (rows of fewer than 8 hours, and no entities or groups)"
+    return f"{alarm.num_blocks} {CLUSTERS[alarm.clusters]}"
 
 
 def _how(comparison: Comparison, blocks: Blocks) -> str:
-    by = "rows" if comparison.decided_by == "rows" else CLUSTERS.get(str(blocks.clusters), "blocks of time")
-    if blocks.too_few_blocks is True:
+    by = "rows" if comparison.decided_by == "rows" else CLUSTERS.get(blocks.clusters, "blocks of time")
+    if blocks.too_few_blocks:
         return f"(wider by {by}; {_too_few(blocks)})"
     if by != "rows" and blocks.clusters == "entity":
         by = f"blocks of time and {blocks.num_clusters} entities{_of(blocks)}"
@@ -84,7 +81,7 @@ def _how(comparison: Comparison, blocks: Blocks) -> str:
 
 
 def _too_few(blocks: Blocks) -> str:
-    what = CLUSTERS.get(str(blocks.clusters))
+    what = CLUSTERS.get(blocks.clusters)
     clusters = f"{blocks.num_clusters} {what}{_of(blocks)} instead" if what else "no entities or groups to use instead"
     length = _duration(blocks.block_seconds)
     return f"too few blocks: {blocks.num_blocks} of {length}, 8 required, {_lag1(blocks)}; {clusters}"
@@ -122,9 +119,7 @@ def _duration(seconds: float | None) -> str:
     return f"{known / unit:.2g}{ {86_400: 'd', 3_600: 'h', 60: 'min'}[unit] }" if known % unit else duration_text(timedelta(seconds=known))
 
 
-def _numbers(comparison: Comparison, rules: Evaluate) -> dict[str, JsonValue]:
-    ends, given = ("low", "high", "row_low", "row_high"), comparison.model_fields_set
-    found: dict[str, JsonValue] = {name: finite(getattr(comparison, name)) for name in ends if name in given}
-    found |= {name: comparison.decided_by for name in ("decided_by",) if name in given}
-    found["confidence"] = rules.confidence
-    return found if comparison.blocks is None else found | comparison.blocks.to_json(*NAMED_OF_BLOCKS)
+def _numbers(comparison: Comparison, blocks: Blocks, rules: Evaluate) -> dict[str, JsonValue]:
+    found: dict[str, JsonValue] = {name: finite(getattr(comparison, name)) for name in ("low", "high", "row_low", "row_high")}
+    found |= {"decided_by": comparison.decided_by, "confidence": rules.confidence}
+    return found | blocks.to_json(*NAMED_OF_BLOCKS)

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,10 +21,10 @@ from training.errors import DeniedError
 from training.evaluation.measures import Measures
 from training.evaluation.metrics.per_class import by_class
 from training.evaluation.raw_rows import RawRows
-from training.evaluation.rows import Rows
-from training.evaluation_record import FILE, FORMAT_VERSION, META_KEYS, Candidate, Comparison, EvaluationRecord, Rival
+from training.evaluation.rivals import load_rival, rivals_in
+from training.evaluation.rows import LabelledRows
+from training.evaluation_record import FILE, FORMAT_VERSION, META_KEYS, Candidate, EvaluationRecord, Rival
 from training.format import local_moment
-from training.models.predictor import Predictor, load_predictor
 from training.pages.evaluation import EvaluationPage, render_report
 from training.pages.plots import task_plots
 from training.registry.gates import CanaryVerdict, judge_canary
@@ -48,59 +46,46 @@ def work(context: StageContext) -> Outcome:
     rivals = _rivals(context)
     dataset = context.store.manifests.get(context.request.inputs["dataset"], kind="dataset")
     # The end of the window that the canary was made, chosen and tested with.
-    since = datetime.fromisoformat(rivals.canary.bounds["test"][1])
+    since = datetime.fromisoformat(rivals["canary"].bounds["test"][1])
     with context.timed("fetch"):
         raw, rows = _arrived(context, dataset, since)
     logger.info("%s rows with labels since %s", f"{rows.num_rows:,}", since.isoformat())
     scores: dict[str, Floats] = {}
     if rows.num_units:
         with context.timed("score"):
-            scores = {
-                name: raw.scores(_model(context, name, rival), Classes.of(meta_of(dataset)))
-                for name, rival in (("canary", rivals.canary), ("champion", rivals.champion))
-            }
+            classes = Classes.of(meta_of(dataset))
+            predictors = ((name, load_rival(context.store, rival, context.folder / name)) for name, rival in rivals.items())
+            scores = {name: raw.scores(predictor, classes) for name, predictor in predictors}
     with context.timed("compare"):
         record = _record(context, dataset, rows, scores, rivals, since)
     return _store(context, record, _page(context, record, rows, scores, rivals))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rivals:
-    """Which models are compared."""
-
-    canary: Rival
-    champion: Rival
-
-
-def _rivals(context: StageContext) -> Rivals:
-    canary, champion = (context.request.parameters.get(name) for name in ("canary", "champion"))
-    if canary is None or champion is None:
+def _rivals(context: StageContext) -> dict[str, Rival]:
+    """Return the canary and the champion."""
+    rivals = {name: rival for name, rival in rivals_in(context.request.parameters).items() if rival is not None}
+    if len(rivals) < 2:
         message = f"{context.spec.promote.model} has no canary next to a champion"
         raise DeniedError("canary.missing", message, hint="it was settled meanwhile")
-    return Rivals(canary=Rival.model_validate(canary), champion=Rival.model_validate(champion))
+    return rivals
 
 
-def _arrived(context: StageContext, dataset: Manifest, since: datetime) -> tuple[RawRows, Rows]:
+def _arrived(context: StageContext, dataset: Manifest, since: datetime) -> tuple[RawRows, LabelledRows]:
     reader = DatasetReader(context.store, dataset, context.folder / "dataset")
     raw = RawRows(reader, reader.numbers_since(context.spec.data.source.event_time, since))
     labels = reader.rows_numbered(raw.numbers, [LABEL])[LABEL].to_numpy(dtype=np.float64)
-    return raw, Rows.of(context.spec, raw, labels, dataset.meta["group"])
-
-
-def _model(context: StageContext, name: str, rival: Rival) -> Predictor:
-    manifest = context.store.manifests.get(rival.model_uri, kind="model")
-    folder: Path = context.store.manifests.fetch(manifest, context.folder / name)
-    return load_predictor(folder)
+    return raw, LabelledRows.of(context.spec, raw, labels, dataset.meta["group"])
 
 
 def _record(
-    context: StageContext, dataset: Manifest, rows: Rows, scores: Mapping[str, Floats], rivals: Rivals, since: datetime
+    context: StageContext, dataset: Manifest, rows: LabelledRows, scores: Mapping[str, Floats], rivals: Mapping[str, Rival], since: datetime
 ) -> EvaluationRecord:
+    canary = rivals["canary"]
     facts = EvaluationRecord(
         format_version=FORMAT_VERSION,
-        version=rivals.canary.version,
-        candidate=Candidate(weights_digest=rivals.canary.weights_digest, model=None, bounds=rivals.canary.bounds),
-        champion=rivals.champion,
+        version=canary.version,
+        candidate=Candidate(weights_digest=canary.weights_digest, model=None, bounds=canary.bounds),
+        champion=rivals["champion"],
         canary=None,
         dataset=dataset.digest,
         classes=dataset.meta.get("classes"),
@@ -117,25 +102,24 @@ def _record(
     return EvaluationRecord.of_parts(facts, _measured(context, rows, scores)) if scores else facts
 
 
-def _measured(context: StageContext, rows: Rows, scores: Mapping[str, Floats]) -> EvaluationRecord:
+def _measured(context: StageContext, rows: LabelledRows, scores: Mapping[str, Floats]) -> EvaluationRecord:
     measures = Measures(context.spec.evaluate, rows, seed=context.spec.train.seed)
     canary, champion = scores["canary"], scores["champion"]
-    sliced = measures.slices(canary, champion)
-    return EvaluationRecord(
+    rest = EvaluationRecord(
         metrics=measures.metrics(canary),
         champion_metrics=measures.metrics(champion),
-        comparison=Comparison.model_validate(measures.compare(canary, champion)),
+        comparison=measures.compare(canary, champion),
         alarm=measures.alarm(canary, champion),
         ranking=measures.ranking(),
-        slices=sliced.slices,
-        worst_slice=sliced.worst_slice,
-        slice_gap=sliced.slice_gap,
         fairness=measures.fairness(canary),
         checks=measures.checks(canary, champion),
     )
+    return EvaluationRecord.of_parts(rest, measures.slices(canary, champion))
 
 
-def _page(context: StageContext, record: EvaluationRecord, rows: Rows, scores: Mapping[str, Floats], rivals: Rivals) -> bytes:
+def _page(
+    context: StageContext, record: EvaluationRecord, rows: LabelledRows, scores: Mapping[str, Floats], rivals: Mapping[str, Rival]
+) -> bytes:
     spec, plots, by_name = context.spec, {}, []
     names = list(record.classes or ())
     if scores:
@@ -145,8 +129,7 @@ def _page(context: StageContext, record: EvaluationRecord, rows: Rows, scores: M
     facts = {
         "this page": "the canary, as candidate, compared with the champion on the data that arrived since",
         "rows since": record.since,
-        "canary weights": rivals.canary.weights_digest,
-        "champion weights": rivals.champion.weights_digest,
+        **{f"{name} weights": rivals[name].weights_digest for name in ("canary", "champion")},
         "dataset": record.dataset,
     }
     return render_report(
@@ -177,16 +160,13 @@ def _store(context: StageContext, record: EvaluationRecord, page: bytes) -> Outc
     files = {FILE: record.to_bytes(), "report.html": page}
     uri, manifest = context.store.manifests.put_files("evaluation", files, record.to_json(*META_KEYS))
     set_run_ref(context.store, context.request, "canary", uri)
-    primary, comparison = context.spec.evaluate.primary, record.comparison or Comparison()
+    primary = context.spec.evaluate.primary
     scalars: dict[str, Scalar] = {
         "rows": record.num_rows,
         "primary": primary,
         "canary": json_number(record.metrics.get(primary)),
         "champion": json_number(record.champion_metrics.get(primary)),
-        "gain": json_number(comparison.gain),
-        "low": json_number(comparison.low),
-        "high": json_number(comparison.high),
-        "probability": json_number(comparison.probability),
+        **{name: json_number(getattr(record.comparison, name, None)) for name in ("gain", "low", "high", "probability")},
     }
     return Outcome(artifact_uri=uri, digest=manifest.digest, scalars=scalars, reports={"canary": context.publish_page("canary", page)})
 

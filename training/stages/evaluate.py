@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 import logging
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -18,17 +18,20 @@ from numpy.typing import NDArray
 from training.contracts import Scalar, json_number
 from training.data.classes import Classes
 from training.data.dataset import meta_of
+from training.data.dataset_reader import DatasetReader
+from training.data.joins import LABEL
 from training.data.label_delay import META_KEY
+from training.data.scratch_arrays import ScratchArrays
 from training.data.split_kinds import division_words
+from training.data.splits import SPLITS
 from training.engine.mlflow_delivery import tracked_run
 from training.evaluation import checks, latency
-from training.evaluation.baselines import log_record, naive_record, named_entries
-from training.evaluation.evaluated_dataset import Dataset, read_dataset
+from training.evaluation.baselines import Splits, log_record, naive_record, named_entries
 from training.evaluation.measures import Measures
 from training.evaluation.metrics.per_class import by_class
 from training.evaluation.raw_rows import RawRows
-from training.evaluation.rivals import Compared, Rivals, compared
-from training.evaluation.rows import Rows
+from training.evaluation.rivals import Compared, compared, load_rival, rivals_in
+from training.evaluation.rows import LabelledRows
 from training.evaluation_record import (
     FILE,
     FORMAT_VERSION,
@@ -36,7 +39,6 @@ from training.evaluation_record import (
     Baselines,
     Candidate,
     Checks,
-    Comparison,
     EvaluationRecord,
     Latency,
     Rival,
@@ -84,13 +86,13 @@ def work(context: StageContext) -> Outcome:
     request, store = context.request, context.store
     dataset = store.manifests.get(request.inputs["dataset"], kind="dataset")
     model = store.manifests.get(request.inputs["model"], kind="model")
-    rivals = Rivals.of(request.parameters)
+    rivals = rivals_in(request.parameters)
     with context.timed("fetch"):
-        data = read_dataset(context, dataset)
-        alike = compared(store, dataset, data.reader, data.test, rivals.all, as_of=request.as_of, folder=context.folder)
+        reader, data = _read(context, dataset)
+        alike = compared(store, dataset, reader, data.test, rivals, as_of=request.as_of, folder=context.folder)
         data = replace(data, test=alike.test)
-        raw = RawRows(data.reader, data.test)
-        rows = Rows.of(context.spec, raw, data.labels[data.test], data.group)
+        raw = RawRows(reader, data.test)
+        rows = LabelledRows.of(context.spec, raw, data.labels[data.test], dataset.meta["group"])
         first_rows = raw.at(np.arange(min(LATENCY_ROWS, len(raw)))).frame()
         measures = Measures(context.spec.evaluate, rows, seed=context.spec.train.seed)
         predictor = load_predictor(store.manifests.fetch(model, context.folder / "candidate"))
@@ -99,16 +101,15 @@ def work(context: StageContext) -> Outcome:
     with context.timed("register", kind="mlflow"):
         registered = _register(context, model, predictor, first_rows, run_id)
     with context.timed("score"):
-        scored = _score(
-            context, dataset, raw, predictor, {name: rival for name, rival in rivals.named().items() if alike.is_baseline(name)}
-        )
+        others = {name: rival for name, rival in rivals.items() if rival is not None and alike.is_baseline(name)}
+        scored = _score(context, dataset, raw, predictor, others)
     with context.timed("compare"):
         measured = _measured(measures, rows, scored)
     with context.timed("baselines"):
-        baselines = naive_record(context.spec, data.splits(context.spec), scored.candidate, measured.metrics)
+        baselines = naive_record(context.spec, data, scored.candidate, measured.metrics)
     with context.timed("checks"):
-        result_checks = _checks(context, data, raw, predictor, measures, scored)
-        importance = measures.importance(predictor, raw)
+        result_checks = _checks(context, data, RawRows(reader, data.training), raw, predictor, measures, scored)
+        importance = measures.importance(predictor.predict, lambda numbers: raw.at(numbers).frame(predictor.inputs), predictor.inputs)
     with context.timed("latency"):
         calls = _calls(context, first_rows, dataset)
     rest = EvaluationRecord(
@@ -124,6 +125,26 @@ def work(context: StageContext) -> Outcome:
     return _store(context, record, baselines, page, run_id)
 
 
+def _read(context: StageContext, dataset: Manifest) -> tuple[DatasetReader, Splits]:
+    """Fetch a dataset's raw rows and splits.
+
+    Raises:
+        DataError: an object is missing or altered; `dataset.newer`.
+    """
+    reader = DatasetReader(context.store, dataset, context.folder / "dataset")
+    arrays = ScratchArrays(context.folder)
+    training, validation, test = (reader.numbers(name, arrays) for name in SPLITS)
+    return reader, Splits(
+        frame=reader,
+        columns=RawRows(reader, test).names,
+        labels=arrays.column(reader, LABEL, np.float64),
+        event_us=arrays.column(reader, context.spec.data.source.event_time, "datetime64[us]").view(np.int64),
+        training=training,
+        validation=validation,
+        test=test,
+    )
+
+
 def _score(context: StageContext, dataset: Manifest, raw: RawRows, predictor: Predictor, others: dict[str, Rival]) -> Scored:
     found: dict[str, Floats] = {}
     classes = Classes.of(meta_of(dataset))
@@ -136,37 +157,41 @@ def _score(context: StageContext, dataset: Manifest, raw: RawRows, predictor: Pr
 
     scored(0)
     for name, other in others.items():
-        found[name] = raw.scores(_other_model(context, name, other), classes, scored)
+        found[name] = raw.scores(load_rival(context.store, other, context.folder / name), classes, scored)
     candidate = raw.scores(predictor, classes, scored)
     return Scored(candidate=candidate, champion=found.get("champion"), canary=found.get("canary"))
 
 
-def _measured(measures: Measures, rows: Rows, scored: Scored) -> EvaluationRecord:
+def _measured(measures: Measures, rows: LabelledRows, scored: Scored) -> EvaluationRecord:
     """Return what the record says of the scores alone."""
     candidate, champion, canary = scored.candidate, scored.champion, scored.canary
-    sliced = measures.slices(candidate, champion)
-    return EvaluationRecord(
+    rest = EvaluationRecord(
         metrics=measures.metrics(candidate),
         champion_metrics={} if champion is None else measures.metrics(champion),
         canary_metrics={} if canary is None else measures.metrics(canary),
-        comparison=None if champion is None else Comparison.model_validate(measures.compare(candidate, champion)),
-        canary_comparison=None if canary is None else Comparison.model_validate(measures.compare(candidate, canary)),
+        comparison=None if champion is None else measures.compare(candidate, champion),
+        canary_comparison=None if canary is None else measures.compare(candidate, canary),
         ranking=measures.ranking(),
-        slices=sliced.slices,
-        worst_slice=sliced.worst_slice,
-        slice_gap=sliced.slice_gap,
         fairness=measures.fairness(candidate),
         num_rows=rows.num_rows,
         num_units=rows.num_units,
     )
+    return EvaluationRecord.of_parts(rest, measures.slices(candidate, champion))
 
 
-def _checks(context: StageContext, data: Dataset, raw: RawRows, predictor: Predictor, measures: Measures, scored: Scored) -> Checks:
+def _checks(
+    context: StageContext,
+    data: Splits,
+    training: RawRows,
+    raw: RawRows,
+    predictor: Predictor,
+    measures: Measures,
+    scored: Scored,
+) -> Checks:
     rules = context.spec.evaluate
     entities = rules.entities or tuple(context.spec.data.source.key)
     # The area of a series, the item of a ranking: what a row is about may well order the labels, and is known before them.
     known = [name for name in predictor.inputs if name not in entities] or list(predictor.inputs)
-    training = RawRows(data.reader, data.training)
     some, some_tests = (part.at(checks.evenly(len(part))) for part in (training, raw))
     leakage = checks.strongest_feature(rules.task, known, some, data.labels[some.numbers], some_tests, data.labels[some_tests.numbers])
     overlap = checks.overlap(entities, training.hashes(entities), raw.hashes(entities))
@@ -223,13 +248,9 @@ def _to_approve(context: StageContext) -> dict[str, Any]:
     return {"data_to_approve": tuple(context.store.manifests.get(uri, kind="validation").meta["to_approve"])}
 
 
-def _other_model(context: StageContext, name: str, other: Rival) -> Predictor:
-    manifest = context.store.manifests.get(other.model_uri, kind="model")
-    folder: Path = context.store.manifests.fetch(manifest, context.folder / name)
-    return load_predictor(folder)
-
-
-def _facts(model: Manifest, dataset: Manifest, registered: Registration, rivals: Rivals, alike: Compared) -> EvaluationRecord:
+def _facts(
+    model: Manifest, dataset: Manifest, registered: Registration, rivals: Mapping[str, Rival | None], alike: Compared
+) -> EvaluationRecord:
     unknown = dataset.meta.get(META_KEY)
     return EvaluationRecord(
         format_version=FORMAT_VERSION,
@@ -237,8 +258,8 @@ def _facts(model: Manifest, dataset: Manifest, registered: Registration, rivals:
         logged_model=registered.logged_model,
         artifact_digest=registered.artifact_digest,
         candidate=Candidate(weights_digest=model.meta["weights_digest"], model=model.digest, bounds=model.meta["bounds"]),
-        champion=rivals.champion,
-        canary=rivals.canary,
+        champion=rivals["champion"],
+        canary=rivals["canary"],
         dataset=dataset.digest,
         baseline=alike.words["champion"],
         **({"rows_seen": alike.seen} if alike.seen else {}),
@@ -247,7 +268,9 @@ def _facts(model: Manifest, dataset: Manifest, registered: Registration, rivals:
     )
 
 
-def _report(context: StageContext, rows: Rows, scored: Scored, record: EvaluationRecord, model: Manifest, run_id: str | None) -> bytes:
+def _report(
+    context: StageContext, rows: LabelledRows, scored: Scored, record: EvaluationRecord, model: Manifest, run_id: str | None
+) -> bytes:
     rules, promote = context.spec.evaluate, context.spec.promote
     classes = list(record.classes or ())
     named = {"candidate": scored.candidate, "champion": scored.champion, "canary": scored.canary}
@@ -315,7 +338,6 @@ def _store(context: StageContext, record: EvaluationRecord, baselines: Baselines
 
 def _scalars(record: EvaluationRecord, baselines: Baselines, primary: str) -> dict[str, Scalar]:
     naive, worst, timed = baselines.best_entry, record.worst_slice, record.latency
-    over_naive = baselines.comparison or Comparison()
     scalars: dict[str, Scalar] = {
         "rows": record.num_rows,
         "primary": primary,
@@ -325,7 +347,7 @@ def _scalars(record: EvaluationRecord, baselines: Baselines, primary: str) -> di
         "baseline": record.baseline,
         "version": record.version,
         "naive_baseline": None if naive is None else naive.name,
-        **{f"naive_baseline_{name}": json_number(getattr(over_naive, name)) for name in ("gain", "low", "high")},
+        **{f"naive_baseline_{name}": json_number(getattr(baselines.comparison, name, None)) for name in ("gain", "low", "high")},
         "worst_slice": None if worst is None else json_number(record.slices[worst].candidate),
         "slice_gap": json_number(record.slice_gap),
         "latency_p95_ms": None if timed is None else json_number(timed["1"].p95_ms),

@@ -9,7 +9,8 @@ from training.data.dataset import meta_of
 from training.data.loader import ShardSet
 from training.data.transforms import LayoutEntry, Matrix
 from training.evaluation.custom_metrics import load_own_metrics
-from training.evaluation.metrics.by_task import metric_value
+from training.evaluation.metrics.metric import CalledMetric, ScoredRows
+from training.evaluation.metrics.registry import metric_of
 from training.models.base import FitResult, load_family
 from training.runtime.context import StageContext
 from training.spec.rules.tuning import VALIDATION_LOSS
@@ -33,6 +34,7 @@ def objective_value(context: StageContext, dataset: Manifest, result: FitResult,
     groups = batch["group"].numpy().astype(np.int64) if shards.has_group else None
     rules = context.spec.evaluate
     labels = batch["label"].numpy().astype(np.float64)
-    own = load_own_metrics({objective: rules.metrics[objective]})[objective] if objective in rules.metrics else None
-    value = metric_value(objective, labels, scores, groups, threshold=rules.threshold, gain=rules.gain, own=own)
+    rows = ScoredRows(labels=labels, scores=scores, groups=groups, threshold=rules.threshold, gain=rules.gain)
+    own = load_own_metrics({name: place for name, place in rules.metrics.items() if name == objective})
+    value = (CalledMetric(own[objective]) if objective in own else metric_of(objective)).measured(rows)
     return value if is_minimized(objective) else -value

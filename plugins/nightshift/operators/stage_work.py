@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypedDict
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 from nightshift.execution.backend import backend_of
 from nightshift.resolved_run import ResolvedRun
@@ -14,6 +15,7 @@ from training.code.closure import Code
 from training.code.stages import stage_code
 from training.contracts import JsonObject, JsonValue, StageResult, canonical_json, fingerprint, sha256_hex
 from training.errors import DataError, DeniedError
+from training.evaluation_record import Rival
 from training.runtime.provenance import given_code_version
 from training.sources.listing import listing_for, previous_snapshot, profile_ref_name
 from training.spec import PipelineSpec, spec_part
@@ -25,17 +27,6 @@ from training.store.addresses import StoreUri
 if TYPE_CHECKING:
     from training.registry.ledger import AliasHolder
     from training.registry.verdicts import ApprovedFinding
-
-
-class Rival(TypedDict):
-    """A champion or canary as the parameters of an evaluation have it."""
-
-    version: str
-    model_uri: str
-    weights_digest: str
-    as_of: str
-    bounds: Mapping[str, Sequence[str]]
-    revision: int
 
 
 def needs_of(stage: str, spec: PipelineSpec) -> dict[str, str]:
@@ -228,7 +219,7 @@ def _evaluation(
     return Work(fingerprint=key, inputs=inputs, parameters=parameters, code_version=code.version, code_files=code.files)
 
 
-def rivals_of(spec: PipelineSpec, settings: Settings) -> dict[str, Rival | None]:
+def rivals_of(spec: PipelineSpec, settings: Settings) -> dict[str, JsonObject | None]:
     """Return the ledger's champion and canary of the pipeline's model as the evaluate stage's parameters; None where there is none."""
     from training.registry.ledger import Ledger  # SQLAlchemy: a DAG file needs none of it
 
@@ -253,17 +244,10 @@ def canary_approved(spec: PipelineSpec, settings: Settings) -> list[ApprovedFind
     return approved_findings(ledger, ledger.standing(spec.promote.model))
 
 
-def _rival(holder: AliasHolder | None, revision: int) -> Rival | None:
+def _rival(holder: AliasHolder | None, revision: int) -> JsonObject | None:
     if holder is None:
         return None
-    return {
-        "version": holder.version,
-        "model_uri": holder.model_uri,
-        "weights_digest": holder.weights_digest,
-        "as_of": holder.as_of,
-        "bounds": holder.bounds,
-        "revision": revision,
-    }
+    return Rival.model_validate({**asdict(holder), "revision": revision}).to_json()
 
 
 def code_of(spec: PipelineSpec, stage: str, settings: Settings, *, families: Iterable[str] = ()) -> Code:

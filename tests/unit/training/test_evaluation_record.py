@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import math
 import subprocess
@@ -12,33 +11,11 @@ from typing import Any, get_type_hints
 
 import pytest
 
-from tests.unit.training.registry.good_evaluation import GOOD
+from tests.unit.training.registry.good_evaluation import BETTER, BLOCKS, GOOD, without
 from training import evaluation_record
 from training.contracts import canonical_json
 from training.errors import DataError
-from training.evaluation import fairness, slices
-from training.evaluation.bootstrap import blocks, paired, sequential
 from training.evaluation_record import EvaluationRecord, Part
-from training.registry.ledger import AliasHolder
-
-MEASURED = (
-    (blocks.BlockInterval, evaluation_record.Blocks),
-    (paired.Comparison, evaluation_record.Comparison),
-    (sequential.Alarm, evaluation_record.Alarm),
-    (slices.Slice, evaluation_record.Slice),
-    (fairness.Treated, evaluation_record.Treated),
-    (fairness.Fairness, evaluation_record.Fairness),
-)
-"""What is measured, and the table of the file that it becomes."""
-
-
-@pytest.mark.parametrize(("measured", "table"), MEASURED, ids=lambda kind: kind.__name__)
-def test_each_table_of_the_file_has_the_fields_of_what_is_measured(measured: Any, table: type[Part]) -> None:
-    assert [field.name for field in dataclasses.fields(measured)] == list(table.model_fields)
-
-
-def test_a_rival_has_the_fields_of_the_ledgers_holder_and_the_revision() -> None:
-    assert {field.name for field in dataclasses.fields(AliasHolder)} | {"revision"} == set(evaluation_record.Rival.model_fields)
 
 
 def test_a_file_is_read_and_written_back_byte_for_byte() -> None:
@@ -51,11 +28,13 @@ def test_a_file_is_read_and_written_back_byte_for_byte() -> None:
     assert record.to_bytes() == data
 
 
-def test_a_file_without_a_measurement_lacks_it_and_null_is_an_absent_table() -> None:
-    record = EvaluationRecord.of({"metrics": None, "slices": None, "fairness": None, "baselines": {"found": None}})
+def test_what_was_not_measured_is_absent_and_a_part_of_a_measurement_is_damaged() -> None:
+    record = EvaluationRecord.of({"baselines": {}})
     assert (record.metrics, record.slices, record.fairness, record.checks) == ({}, (), {}, None)
     assert record.baselines is not None
     assert record.baselines.best_entry is None
+    with pytest.raises(DataError, match=r"comparison\.low: Field required"):
+        EvaluationRecord.of(without(("comparison", "low")))
 
 
 def test_keys_that_this_version_does_not_know_are_ignored_at_every_level() -> None:
@@ -70,8 +49,12 @@ def test_keys_that_this_version_does_not_know_are_ignored_at_every_level() -> No
         ({"metrics": {"auc": "0.5"}}, "metrics.auc", "'0.5' is neither a number nor one of nan, inf, -inf"),
         ({"metrics": {"auc": 10**400}}, "metrics.auc", "an integer beyond all floats"),
         ({"metrics": []}, "metrics", "valid dictionary"),
-        ({"comparison": {"blocks": {"num_blocks": "14"}}}, "comparison.blocks.num_blocks", "valid integer"),
-        ({"slices": [{"columns": {"carrier": "UA"}, "is_small": "no"}]}, "slices.0.is_small", "valid boolean"),
+        ({"comparison": {**BETTER, "blocks": {**BLOCKS, "num_blocks": "14"}}}, "comparison.blocks.num_blocks", "valid integer"),
+        (
+            {"slices": [{**GOOD["slices"][0], "is_small": "no"}]},
+            "slices.0.is_small",
+            "valid boolean",
+        ),
         ({"candidate": {"weights_digest": ["own"]}}, "candidate.weights_digest", "valid string"),
         ({"format_version": "2"}, "format_version", "valid integer"),
         ({"format_version": 0}, "format_version", "greater than or equal to 1"),

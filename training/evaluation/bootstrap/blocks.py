@@ -27,17 +27,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri, stdtrit
 
 from training.evaluation.bootstrap.influence import Influence
+from training.evaluation_record import Blocks, Clusters
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
-Clusters = Literal["time", "entity", "group", "none"]
 
 FEW_BLOCKS: Final = 8
 BINS_TO_SEE: Final = 4
@@ -57,30 +57,6 @@ class Origins:
     """Whether the pipeline names the entities: where all rows have one instant, each may then have a single row."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BlockInterval:
-    """The interval of a gain by blocks, and how it was found."""
-
-    low: float
-    high: float
-    clusters: Clusters
-    """What the units were summed by; `entity` where entities say more than enough blocks do; `none` where there are too few blocks, no
-    entities and no groups."""
-    columns: str
-    """Of the entities; empty for others."""
-    num_clusters: int
-    num_blocks: int
-    """Of time, with units."""
-    block_seconds: float
-    automatic_seconds: float
-    """The block length that the rows alone require, before `least_seconds`."""
-    lag1: float
-    """Autocorrelation of neighbouring time bins' sums."""
-    bin_seconds: float
-    too_few_blocks: bool
-    bounded: bool
-
-
 class _Series(NamedTuple):
     """Sums by time bin, in the order of time."""
 
@@ -93,7 +69,7 @@ class _Series(NamedTuple):
 @np.errstate(over="ignore", invalid="ignore")
 def block_interval(
     influence: Influence, origins: Origins, groups: Codes | None, *, gain: float, confidence: float, least_seconds: float
-) -> BlockInterval:
+) -> Blocks:
     """Return the interval of `gain` by blocks of time, or by entities or groups where there are too few.
 
     Args:
@@ -126,7 +102,7 @@ def block_interval(
             of_entities, num_clusters = _of_clusters(influence, codes, confidence)
             half = max(half, of_entities)
     half = math.inf if math.isnan(half) else half
-    return BlockInterval(
+    return Blocks(
         low=gain - half,
         high=gain + half,
         clusters=clusters,

@@ -12,14 +12,14 @@ batches, entities or groups are the blocks.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from training.evaluation.bootstrap.blocks import FEW_BLOCKS, Clusters, Origins, automatic_length, correlation_left, entity_codes
+from training.evaluation.bootstrap.blocks import FEW_BLOCKS, Origins, automatic_length, correlation_left, entity_codes
 from training.evaluation.bootstrap.influence import Influence
+from training.evaluation_record import Alarm, Clusters
 
 Floats = NDArray[np.float64]
 
@@ -34,26 +34,6 @@ MAX_LEFT: Final = 0.6
 """Correlation of neighbouring blocks above which they are not evidence."""
 EFFECT_VARIANCE: Final = 0.5
 """Of the effect sizes (mean of a block in its standard deviations) that the mixture expects."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Alarm:
-    """Whether a canary is significantly worse, by completed blocks."""
-
-    is_worse: bool
-    e_value: float
-    """Evidence against equal models, 1 at the start."""
-    required: float
-    """From which on it is an alarm, if the mean is below 0."""
-    mean: float
-    """Gain on the rows of completed blocks, positive where the canary is better."""
-    num_blocks: int
-    """That have rows."""
-    clusters: Clusters
-    block_seconds: float
-    """0 for entities and groups."""
-    required_blocks: int = FEW_BLOCKS
-    """Below, there is no evidence and no alarm."""
 
 
 def alarm_of(gain: float, influence: Influence, origins: Origins, groups: NDArray[np.int64] | None, *, confidence: float) -> Alarm:
@@ -71,7 +51,7 @@ def alarm_of(gain: float, influence: Influence, origins: Origins, groups: NDArra
     blocks = _completed(influence, hours)
     if _come_in_batches(hours):
         clusters, _, codes = entity_codes(influence, origins, groups)
-        blocks = _Blocks(np.empty(0), np.empty(0), 0) if codes is None else _blocks(influence, codes, int(codes.max()) + 1)
+        blocks = _CompletedBlocks(np.empty(0), np.empty(0), 0) if codes is None else _blocks(influence, codes, int(codes.max()) + 1)
     required, total = 1 / (1 - confidence), float(blocks.counts.sum())
     # The gain on the rows of these blocks: an influence is the rows' gain less that of all rows.
     mean = gain + float(blocks.sums.sum()) / total if total else 0.0
@@ -85,6 +65,7 @@ def alarm_of(gain: float, influence: Influence, origins: Origins, groups: NDArra
         num_blocks=len(blocks.sums),
         clusters=clusters,
         block_seconds=blocks.num_hours * 3600.0,
+        required_blocks=FEW_BLOCKS,
     )
 
 
@@ -104,7 +85,7 @@ def _come_in_batches(hours: NDArray[np.int64]) -> bool:
     return bool(is_large.sum() >= LEAST_BATCHES and lasts[is_large].max() <= BATCH_HOURS)
 
 
-class _Blocks(NamedTuple):
+class _CompletedBlocks(NamedTuple):
     sums: Floats
     """[blocks] of influences."""
     counts: Floats
@@ -113,16 +94,16 @@ class _Blocks(NamedTuple):
     """Of a block; 0 for entities and groups."""
 
 
-def _blocks(influence: Influence, parts: NDArray[np.int64], num: int) -> _Blocks:
-    return _Blocks(influence.sums(parts, num), np.bincount(parts, minlength=num).astype(np.float64), 0)
+def _blocks(influence: Influence, parts: NDArray[np.int64], num: int) -> _CompletedBlocks:
+    return _CompletedBlocks(influence.sums(parts, num), np.bincount(parts, minlength=num).astype(np.float64), 0)
 
 
-def _completed(influence: Influence, hours: NDArray[np.int64]) -> _Blocks:
+def _completed(influence: Influence, hours: NDArray[np.int64]) -> _CompletedBlocks:
     """Return the completed blocks from the first hour on."""
     places = hours - hours.min()
     num_hours = int(places.max())
     if not 1 <= num_hours <= influence.max_parts:
-        return _Blocks(np.empty(0), np.empty(0), 1)
+        return _CompletedBlocks(np.empty(0), np.empty(0), 1)
     # The last hour is summed too, and left out: it is not complete.
     by_hour = _blocks(influence, places, num_hours + 1)
     sums = by_hour.sums[:num_hours]
@@ -132,7 +113,7 @@ def _completed(influence: Influence, hours: NDArray[np.int64]) -> _Blocks:
     num = num_hours // length
     sums, counts = (part[: num * length].reshape(num, length).sum(axis=1) for part in by_hour[:2])
     # Hours without rows are not evidence: two batches days apart are two blocks, however many lie between them.
-    return _Blocks(sums[counts > 0], counts[counts > 0], length)
+    return _CompletedBlocks(sums[counts > 0], counts[counts > 0], length)
 
 
 def _correlation(sums: Floats) -> float:
@@ -140,7 +121,7 @@ def _correlation(sums: Floats) -> float:
     return min(correlation_left(sums) + UNSEEN / math.sqrt(len(sums)), 0.95)
 
 
-def _log_e_value(mean: float, blocks: _Blocks, *, is_ordered: bool) -> float:
+def _log_e_value(mean: float, blocks: _CompletedBlocks, *, is_ordered: bool) -> float:
     """Return the logarithm of the t mixture's e-value of the mean gain of a unit against 0; infinite where blocks do not differ."""
     sums, counts, _ = blocks
     num, total = len(sums), float(counts.sum())

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from training.evaluation.bootstrap.resampling import resampled_means, resampled_weights
 from training.evaluation.metrics.class_scores import classes_of, with_all_classes
 from training.evaluation.metrics.curves import average_precision
-from training.evaluation.metrics.metric import ClassMetric, Metric, Rows
+from training.evaluation.metrics.metric import ClassMetric, Metric, ScoredRows
 
 Floats = NDArray[np.float64]
 Weights = NDArray[np.float32]
@@ -206,14 +206,14 @@ class Area(ClassMetric):
     def of_probabilities(self, labels: Floats, scores: Floats, threshold: float) -> float:
         return float(self._area(labels, scores))
 
-    def influence(self, rows: Rows) -> Floats:
+    def influence(self, rows: ScoredRows) -> Floats:
         labels, scores = rows.labels, rows.scores
         if scores.ndim == 1:
             return self._influence((labels > 0).astype(np.float64), scores)
         classes, wide = classes_of(labels).tolist(), with_all_classes(scores, labels)
         return np.asarray(np.mean([self._influence((labels == number).astype(np.float64), wide[:, number]) for number in classes], axis=0))
 
-    def differences(self, new: Rows, old: Rows, seed: int) -> Floats:
+    def differences(self, new: ScoredRows, old: ScoredRows, seed: int) -> Floats:
         labels = new.labels
         if new.scores.ndim == 1:
             classes, parts = [1], [(new.scores, old.scores)]
@@ -243,7 +243,7 @@ class Area(ClassMetric):
 
 
 class RocArea(Area):
-    def part_values(self, rows: Rows, codes: NDArray[np.integer[Any]], support: NDArray[np.int64]) -> Floats | None:
+    def part_values(self, rows: ScoredRows, codes: NDArray[np.integer[Any]], support: NDArray[np.int64]) -> Floats | None:
         return None if rows.scores.ndim == 2 else roc_area_by(rows.labels, rows.scores, codes, support)
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from training.evaluation.bootstrap.resampling import resampled_parts
 from training.evaluation.metrics.class_scores import predicted_class
-from training.evaluation.metrics.metric import NAN, ClassMetric, Metric, Rows
+from training.evaluation.metrics.metric import NAN, ClassMetric, Metric, ScoredRows
 
 Floats = NDArray[np.float64]
 
@@ -53,14 +53,14 @@ class CalibrationError(ClassMetric):
     def of_probabilities(self, labels: Floats, scores: Floats, threshold: float) -> float:
         return calibration_error(labels, scores)
 
-    def influence(self, rows: Rows) -> Floats:
+    def influence(self, rows: ScoredRows) -> Floats:
         """The error is the sum over bins of |sum of (confidence - hit)| / n: each row counts with the sign of its bin."""
         hits, confidences = confidence_and_hits(rows.labels, rows.scores)
         bins, above = calibration_bin(confidences), confidences - hits
         signs = np.sign(np.bincount(bins, weights=above, minlength=CALIBRATION_BINS))
         return np.asarray(signs[bins] * above)
 
-    def differences(self, new: Rows, old: Rows, seed: int) -> Floats:
+    def differences(self, new: ScoredRows, old: ScoredRows, seed: int) -> Floats:
         """Resample rows by the bins that both models put them in: of each bin counts how far its scores are above what happened."""
         bins, above = [], []
         for rows in (new, old):

@@ -11,31 +11,31 @@ from numpy.typing import NDArray
 
 from training.evaluation.bootstrap.resampling import resampled_counts
 from training.evaluation.metrics.means import FunctionOfMeans
-from training.evaluation.metrics.metric import Metric, Rows
+from training.evaluation.metrics.metric import Metric, ScoredRows
 
 Floats = NDArray[np.float64]
 
 
 class RootMeanSquaredError(FunctionOfMeans):
-    def value(self, rows: Rows) -> float:
+    def value(self, rows: ScoredRows) -> float:
         return float(np.sqrt(np.mean((rows.labels - rows.scores) ** 2)))
 
-    def components(self, rows: Rows) -> Floats:
+    def components(self, rows: ScoredRows) -> Floats:
         return ((rows.labels - rows.scores) ** 2)[:, None]
 
     def of_means(self, means: Floats) -> Floats:
         return np.asarray(np.sqrt(np.maximum(means[:, 0], 0)))
 
-    def influence(self, rows: Rows) -> Floats:
+    def influence(self, rows: ScoredRows) -> Floats:
         squares = (rows.labels - rows.scores) ** 2
         return np.asarray(squares / (2 * np.sqrt(squares.mean()))) if squares.any() else squares
 
 
 class MeanAbsoluteError(Metric):
-    def value(self, rows: Rows) -> float:
+    def value(self, rows: ScoredRows) -> float:
         return float(np.mean(np.abs(rows.labels - rows.scores)))
 
-    def unit_values(self, rows: Rows) -> Floats | None:
+    def unit_values(self, rows: ScoredRows) -> Floats | None:
         return np.asarray(np.abs(rows.labels - rows.scores))
 
 
@@ -45,10 +45,10 @@ class ErrorQuantile(Metric):
     def __init__(self, share: float) -> None:
         self._share = share
 
-    def value(self, rows: Rows) -> float:
+    def value(self, rows: ScoredRows) -> float:
         return float(np.quantile(np.abs(rows.labels - rows.scores), self._share))
 
-    def influence(self, rows: Rows) -> Floats:
+    def influence(self, rows: ScoredRows) -> Floats:
         """A row lifts the quantile by share / density where its error lies above it, and lowers it by (1 - share) / density below."""
         errors, share = np.abs(rows.labels - rows.scores), self._share
         num, normal = len(errors), NormalDist()
@@ -60,7 +60,7 @@ class ErrorQuantile(Metric):
         ends = np.quantile(errors, [low, share, high])
         return np.asarray((share - (errors <= ends[1])) * (ends[2] - ends[0]) / (high - low))
 
-    def differences(self, new: Rows, old: Rows, seed: int) -> Floats:
+    def differences(self, new: ScoredRows, old: ScoredRows, seed: int) -> Floats:
         """Resample one by one only the rows whose errors can be the quantile of a resample; the others count by the side they are on."""
         errors = [np.abs(rows.labels - rows.scores) for rows in (new, old)]
         total, share = len(new.labels), self._share
@@ -88,7 +88,7 @@ class MedianError(ErrorQuantile):
     def __init__(self) -> None:
         super().__init__(0.5)
 
-    def value(self, rows: Rows) -> float:
+    def value(self, rows: ScoredRows) -> float:
         return float(np.median(np.abs(rows.labels - rows.scores)))
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from training.evaluation.bootstrap.resampling import resampled_counts
 from training.evaluation.metrics.class_scores import classes_of, predicted_class
-from training.evaluation.metrics.metric import ClassMetric, Metric, Rows
+from training.evaluation.metrics.metric import ClassMetric, Metric, ScoredRows
 
 Floats = NDArray[np.float64]
 Numbers = NDArray[np.int64]
@@ -24,7 +24,7 @@ class F1(ClassMetric):
     def of_probabilities(self, labels: Floats, scores: Floats, threshold: float) -> float:
         return _f1(labels > 0, scores >= threshold)
 
-    def influence(self, rows: Rows) -> Floats:
+    def influence(self, rows: ScoredRows) -> Floats:
         """F1 of a class is 2 TP / (rows of the class + answers of the class)."""
         labels, truth, answers = rows.labels, rows.labels.astype(np.int64), _answers(rows)
         classes = np.array([1]) if rows.scores.ndim == 1 else np.union1d(truth, answers)
@@ -38,7 +38,7 @@ class F1(ClassMetric):
                 found += part * len(labels) / total / len(classes)
         return found
 
-    def differences(self, new: Rows, old: Rows, seed: int) -> Floats:
+    def differences(self, new: ScoredRows, old: ScoredRows, seed: int) -> Floats:
         """Resample the kinds of rows that there are: by label and both models' answers."""
         truth, answers = new.labels.astype(np.int64), [_answers(rows) for rows in (new, old)]
         classes = np.array([1]) if new.scores.ndim == 1 else np.unique(np.concatenate([truth, *answers]))
@@ -50,7 +50,7 @@ class F1(ClassMetric):
         return np.concatenate(chunks)
 
 
-def _answers(rows: Rows) -> Numbers:
+def _answers(rows: ScoredRows) -> Numbers:
     """Return the class that each row is given, [n]."""
     return (rows.scores >= rows.threshold).astype(np.int64) if rows.scores.ndim == 1 else predicted_class(rows.scores)
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.evaluation.metrics.means import FunctionOfMeans
-from training.evaluation.metrics.metric import NAN, Metric, Rows
+from training.evaluation.metrics.metric import NAN, Metric, ScoredRows
 
 Floats = NDArray[np.float64]
 
@@ -28,17 +28,17 @@ def bits_per_byte(losses: Floats, num_bytes: Floats) -> float:
 
 
 class _OfTokens(FunctionOfMeans):
-    def components(self, rows: Rows) -> Floats:
+    def components(self, rows: ScoredRows) -> Floats:
         return np.stack([rows.scores, np.ones(len(rows.scores))], axis=1)
 
 
 class Loss(_OfTokens):
     """The mean loss of a token."""
 
-    def value(self, rows: Rows) -> float:
+    def value(self, rows: ScoredRows) -> float:
         return float(rows.scores.mean())
 
-    def unit_values(self, rows: Rows) -> Floats | None:
+    def unit_values(self, rows: ScoredRows) -> Floats | None:
         return rows.scores
 
     def of_means(self, means: Floats) -> Floats:
@@ -46,27 +46,27 @@ class Loss(_OfTokens):
 
 
 class Perplexity(_OfTokens):
-    def value(self, rows: Rows) -> float:
+    def value(self, rows: ScoredRows) -> float:
         return perplexity(rows.scores)
 
     def of_means(self, means: Floats) -> Floats:
         return np.asarray(np.exp(means[:, 0] / means[:, 1]))
 
-    def influence(self, rows: Rows) -> Floats:
+    def influence(self, rows: ScoredRows) -> Floats:
         return np.asarray(rows.scores * np.exp(min(float(rows.scores.mean()), 700.0)))
 
 
 class BitsPerByte(FunctionOfMeans):
-    def value(self, rows: Rows) -> float:
+    def value(self, rows: ScoredRows) -> float:
         return bits_per_byte(rows.scores, rows.labels)
 
-    def components(self, rows: Rows) -> Floats:
+    def components(self, rows: ScoredRows) -> Floats:
         return np.stack([rows.scores / np.log(2), rows.labels], axis=1)
 
     def of_means(self, means: Floats) -> Floats:
         return means[:, 0] / means[:, 1]
 
-    def influence(self, rows: Rows) -> Floats:
+    def influence(self, rows: ScoredRows) -> Floats:
         bits, total = rows.scores / np.log(2), rows.labels.mean()
         return np.asarray((bits - bits.mean() / total * rows.labels) / total)
 

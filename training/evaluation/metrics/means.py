@@ -8,21 +8,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.evaluation.bootstrap.resampling import resampled_means
-from training.evaluation.metrics.metric import Groups, Metric, Rows
+from training.evaluation.metrics.metric import Groups, Metric, ScoredRows
 
 Floats = NDArray[np.float64]
 
 
 class FunctionOfMeans(Metric):
     @abstractmethod
-    def components(self, rows: Rows) -> Floats:
+    def components(self, rows: ScoredRows) -> Floats:
         """Return what the means are of, [n, components]; of groups the rows' sums count."""
 
     @abstractmethod
     def of_means(self, means: Floats) -> Floats:
         """Return the metric of means, [resamples, components] to [resamples]."""
 
-    def differences(self, new: Rows, old: Rows, seed: int) -> Floats:
+    def differences(self, new: ScoredRows, old: ScoredRows, seed: int) -> Floats:
         parts = [_by_group(self.components(rows), rows.groups) for rows in (new, old)]
         means = resampled_means(np.concatenate(parts, axis=1), seed)
         width = parts[0].shape[1]

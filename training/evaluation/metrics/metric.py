@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +34,7 @@ LEAST_OWN: Final = 100
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rows:
+class ScoredRows:
     """One model's scores of rows, and all that a metric depends on."""
 
     labels: Floats
@@ -47,6 +47,11 @@ class Rows:
     """At which a probability counts as a yes."""
     gain: Gain = "linear"
     """Of a label in NDCG."""
+
+    def at(self, part: NDArray[np.int64]) -> Self:
+        """Return the rows with these numbers."""
+        groups = None if self.groups is None else self.groups[part]
+        return replace(self, labels=self.labels[part], scores=self.scores[part], groups=groups)
 
     @cached_property
     def ranked(self) -> RankedRows:
@@ -62,19 +67,23 @@ class Metric(ABC):
     is_of_groups: bool = False
     """Whether its units are groups: its unit values are by group."""
 
-    @abstractmethod
-    def value(self, rows: Rows) -> float:
-        """Return the metric of at least one row, NaN where it has no value."""
+    def measured(self, rows: ScoredRows) -> float:
+        """Return the metric of rows, NaN where it has no value, a score is not finite, or there is no row."""
+        return self.value(rows) if len(rows.labels) and np.isfinite(rows.scores).all() else NAN
 
-    def unit_values(self, rows: Rows) -> Floats | None:
+    @abstractmethod
+    def value(self, rows: ScoredRows) -> float:
+        """Return the metric of at least one row with finite scores, NaN where it has no value."""
+
+    def unit_values(self, rows: ScoredRows) -> Floats | None:
         """Return the value of each unit (group, or row) where their mean is the metric, NaN for units without one; else None."""
         return None
 
-    def influence(self, rows: Rows) -> Floats:
+    def influence(self, rows: ScoredRows) -> Floats:
         """Return each row's influence on the metric, [n], up to a constant, where it is not a mean of units (see `Influence`)."""
         raise NotImplementedError(f"{type(self).__name__} has neither unit values nor an influence by row")
 
-    def differences(self, new: Rows, old: Rows, seed: int) -> Floats:
+    def differences(self, new: ScoredRows, old: ScoredRows, seed: int) -> Floats:
         """Return the new value less the old one for each resample of the units, [resamples], in the metric's units.
 
         Args:
@@ -87,7 +96,7 @@ class Metric(ABC):
         found = values[0] - values[1]
         return resampled_means(found[np.isfinite(found)][:, None], seed)[:, 0]
 
-    def part_values(self, rows: Rows, codes: NDArray[np.integer[Any]], support: NDArray[np.int64]) -> Floats | None:
+    def part_values(self, rows: ScoredRows, codes: NDArray[np.integer[Any]], support: NDArray[np.int64]) -> Floats | None:
         """Return the metric of each part of the rows by one pass, [parts]; None where there is no way but part by part.
 
         Args:
@@ -101,7 +110,7 @@ class Metric(ABC):
         inside = np.flatnonzero(codes >= 0)
         return np.asarray(np.bincount(codes[inside], weights=units[inside], minlength=len(support)) / support)
 
-    def gain_influence(self, new: Rows, old: Rows, *, sign: float, difference: float) -> Influence:
+    def gain_influence(self, new: ScoredRows, old: ScoredRows, *, sign: float, difference: float) -> Influence:
         """Return each unit's influence on the gain.
 
         Args:
@@ -120,7 +129,7 @@ class Metric(ABC):
 class ClassMetric(Metric):
     """A metric of probabilities, of one class or of several; without a value where the rows have one class only."""
 
-    def value(self, rows: Rows) -> float:
+    def value(self, rows: ScoredRows) -> float:
         if len(np.unique(rows.labels)) < 2:
             return NAN
         if rows.scores.ndim == 2:
@@ -142,13 +151,13 @@ class CalledMetric(Metric):
     def __init__(self, function: OwnMetric) -> None:
         self._function = function
 
-    def value(self, rows: Rows) -> float:
+    def value(self, rows: ScoredRows) -> float:
         return float(self._function(rows.labels, rows.scores, rows.groups))
 
-    def part_values(self, rows: Rows, codes: NDArray[np.integer[Any]], support: NDArray[np.int64]) -> Floats | None:
+    def part_values(self, rows: ScoredRows, codes: NDArray[np.integer[Any]], support: NDArray[np.int64]) -> Floats | None:
         return None
 
-    def differences(self, new: Rows, old: Rows, seed: int) -> Floats:
+    def differences(self, new: ScoredRows, old: ScoredRows, seed: int) -> Floats:
         labels, groups = new.labels, new.groups
         generator = np.random.Generator(np.random.SFC64(seed))
         num_resamples = int(np.clip(OWN_CELLS // max(1, len(labels)), LEAST_OWN, NUM_RESAMPLES))
@@ -163,7 +172,7 @@ class CalledMetric(Metric):
             found[number] = values[0] - values[1]
         return found
 
-    def gain_influence(self, new: Rows, old: Rows, *, sign: float, difference: float) -> Influence:
+    def gain_influence(self, new: ScoredRows, old: ScoredRows, *, sign: float, difference: float) -> Influence:
         groups = new.groups
 
         def without(kept: NDArray[np.bool_]) -> float:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.evaluation.metrics.class_scores import predicted_class, probability_of_label, with_all_classes
-from training.evaluation.metrics.metric import ClassMetric, Metric, Rows
+from training.evaluation.metrics.metric import ClassMetric, Metric, ScoredRows
 
 Floats = NDArray[np.float64]
 
@@ -23,7 +23,7 @@ class Accuracy(ClassMetric):
     def of_probabilities(self, labels: Floats, scores: Floats, threshold: float) -> float:
         raise ValueError("accuracy is of several classes")
 
-    def unit_values(self, rows: Rows) -> Floats | None:
+    def unit_values(self, rows: ScoredRows) -> Floats | None:
         return np.asarray(predicted_class(rows.scores) == rows.labels, dtype=np.float64)
 
 
@@ -35,7 +35,7 @@ class LogLoss(ClassMetric):
         likely = np.clip(scores, EPSILON, 1 - EPSILON)
         return float(-np.mean(np.where(labels > 0, np.log(likely), np.log1p(-likely))))
 
-    def unit_values(self, rows: Rows) -> Floats | None:
+    def unit_values(self, rows: ScoredRows) -> Floats | None:
         return _log_losses(rows.labels, rows.scores)
 
 
@@ -46,7 +46,7 @@ class Brier(ClassMetric):
     def of_probabilities(self, labels: Floats, scores: Floats, threshold: float) -> float:
         return float(np.mean((np.clip(scores, 0, 1) - labels) ** 2))
 
-    def unit_values(self, rows: Rows) -> Floats | None:
+    def unit_values(self, rows: ScoredRows) -> Floats | None:
         return _squared_errors(rows.labels, rows.scores)
 
 

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from training.evaluation.metrics.metric import NAN, Metric, Rows
+from training.evaluation.metrics.metric import NAN, Metric, ScoredRows
 from training.evaluation.metrics.ranking import RankedRows
 
 Floats = NDArray[np.float64]
@@ -20,14 +20,14 @@ class GroupMetric(Metric):
 
     is_of_groups = True
 
-    def value(self, rows: Rows) -> float:
+    def value(self, rows: ScoredRows) -> float:
         if rows.groups is None:
             return NAN
         values = self.of_groups(rows.ranked)
         known = values[np.isfinite(values)]
         return float(known.mean()) if len(known) else NAN
 
-    def unit_values(self, rows: Rows) -> Floats | None:
+    def unit_values(self, rows: ScoredRows) -> Floats | None:
         return None if rows.groups is None else self.of_groups(rows.ranked)
 
     @abstractmethod

@@ -1,13 +1,18 @@
-"""The implementation of a metric by its name; `training.spec.metrics` says which there are."""
+"""The implementation of a metric by its name; `training.spec.metrics` says which there are.
+
+One set of names serves all tasks; what a name means follows from the scores: [n] or, for several classes, [n, classes].
+A language model is judged by its tokens: `scores` are their negative log likelihoods in nats, `labels` their bytes.
+"""
 
 from __future__ import annotations
 
 import functools
 import importlib
+from collections.abc import Iterable, Mapping
 
 from training.errors import Problem, SpecError, shown
 from training.evaluation.metrics.metric import Metric
-from training.spec.metrics import METRICS, descriptor_of_metric
+from training.spec.metrics import METRICS, descriptor_of_metric, metrics_of
 from training.spec.registry import imported
 
 
@@ -31,3 +36,9 @@ def metric_of(name: str) -> Metric:
         found = imported(base, METRICS.implementation_of(base), fits, code="metric.not_a_metric", hint=hint)
     metric: Metric = found(int(cut)) if cut else found
     return metric
+
+
+def metrics_by_name(task: str, also: Iterable[str], own: Mapping[str, Metric]) -> dict[str, Metric]:
+    """Return every metric of `task`, those named by `also` and the spec's own, by name; raises as `metric_of`."""
+    names = dict.fromkeys([*metrics_of(task), *(name for name in also if name not in own), *own])
+    return {name: own[name] if name in own else metric_of(name) for name in names}

@@ -230,7 +230,8 @@ def _failing(*_: Any) -> float:
 
 
 def test_best_is_chosen_by_validation_and_the_first_of_equals_wins() -> None:
-    entries = [NaiveBaseline(name=name, validation=value) for name, value in (("a", float("nan")), ("b", 2.0), ("c", 3.0), ("d", 3.0))]
+    values = {"a": float("nan"), "b": 2.0, "c": 3.0, "d": 3.0}
+    entries = [NaiveBaseline(name=name, about="", coverage=1.0, validation=value, metrics={}) for name, value in values.items()]
     assert best_of(entries, "auc") == entries[2]
     assert best_of(entries, "mae") == entries[1]
     assert best_of(entries[:1], "mae") is None

@@ -9,10 +9,17 @@ import pandas as pd
 import pytest
 
 from training.evaluation.checks import is_constant, overlap, prediction_drift, strongest_feature
-from training.evaluation.importance import permutation_importance
+from training.evaluation.measures import Measures
 from training.evaluation.raw_rows import hashes_of
+from training.evaluation.rows import LabelledRows
+from training.spec.sections.evaluation import Evaluate
 
 NUM_ROWS = 4000
+
+
+def measures_of(labels: np.ndarray, primary: str) -> Measures:
+    rules = Evaluate.model_validate({"task": "binary", "primary": primary})
+    return Measures(rules, LabelledRows(labels=labels, groups=None), seed=1)
 
 
 def table(seed: int) -> tuple[pd.DataFrame, np.ndarray, np.ndarray, np.ndarray]:
@@ -186,7 +193,7 @@ def test_importance_is_what_shuffling_a_column_costs_largest_first() -> None:
         return np.asarray(1 / (1 + np.exp(-(3 * rows["strong"] + rows["weak"] - 1.5))))
 
     def measured(columns: tuple[str, ...], primary: str) -> dict[str, float] | None:
-        return permutation_importance(predict, frame.iloc.__getitem__, columns, labels, None, primary=primary, seed=1)
+        return measures_of(labels, primary).importance(predict, frame.iloc.__getitem__, columns)
 
     for primary in ("auc", "log_loss"):
         found = measured(("noise", "weak", "strong"), primary)
@@ -200,16 +207,12 @@ def test_importance_is_what_shuffling_a_column_costs_largest_first() -> None:
 def test_importance_of_a_column_is_found_whatever_its_name(name: str) -> None:
     frame, labels = table(0)[:2]
     frame = frame.rename(columns={"weak": name})
-    found = permutation_importance(
-        lambda rows: rows[name].to_numpy(float), frame.iloc.__getitem__, (name,), labels, None, primary="auc", seed=1
-    )
+    found = measures_of(labels, "auc").importance(lambda rows: rows[name].to_numpy(float), frame.iloc.__getitem__, (name,))
     assert found is not None
     assert found[name] > 0
 
 
 def test_importance_of_a_metric_without_a_value_is_unknown() -> None:
     frame = table(0)[0]
-    found = permutation_importance(
-        lambda rows: np.zeros(len(rows)), frame.iloc.__getitem__, ("weak",), np.ones(NUM_ROWS), None, primary="auc", seed=1
-    )
+    found = measures_of(np.ones(NUM_ROWS), "auc").importance(lambda rows: np.zeros(len(rows)), frame.iloc.__getitem__, ("weak",))
     assert found is None

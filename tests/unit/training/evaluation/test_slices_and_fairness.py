@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 import time
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 from numpy.typing import NDArray
 
-from training.evaluation.fairness import fairness_of
-from training.evaluation.metrics.by_task import metric_value
-from training.evaluation.metrics.metric import Metric, Rows
-from training.evaluation.slices import MAX_PAIRS, MAX_SLICES, MISSING, Slice, Values, by_slice, values_of, worst_and_gap
+from benchmarks.scored import metric_named, metric_value
+from training.evaluation.metrics.metric import Metric, OwnMetric, ScoredRows
+from training.evaluation.metrics.registry import metric_of
+from training.evaluation.slices import MAX_PAIRS, MAX_SLICES, MISSING, Values, by_slice, fairness_of, values_of, worst_and_gap
+from training.evaluation_record import Slice
 
 RNG = np.random.default_rng(4)
 NUM_ROWS = 2000
@@ -35,17 +35,19 @@ def values_by_column(rows: pd.DataFrame) -> dict[str, Values]:
     return {str(name): values_of(rows[name]) for name in rows}
 
 
-def sliced(primary: str = "auc", **more: object) -> list[Slice]:
-    values: dict[str, object] = {
-        "primary": primary,
-        "labels": LABELS,
-        "candidate": CANDIDATE,
-        "champion": CHAMPION,
-        "groups": None,
-        "least_support": 100,
-        **more,
-    }
-    return by_slice(values_by_column(FRAME), ("carrier", "stops"), **values)  # type: ignore[arg-type]  # by name
+def sliced(
+    primary: str = "auc",
+    *,
+    labels: np.ndarray = LABELS,
+    champion: np.ndarray | None = CHAMPION,
+    groups: np.ndarray | None = None,
+    own: OwnMetric | None = None,
+    pairs: bool = True,
+) -> list[Slice]:
+    new, old = (None if scores is None else ScoredRows(labels=labels, scores=scores, groups=groups) for scores in (CANDIDATE, champion))
+    assert new is not None
+    values = values_by_column(FRAME)
+    return by_slice(values, ("carrier", "stops"), metric_named(primary, own), new, old, least_support=100, pairs=pairs)
 
 
 def rows_of(part: Slice) -> np.ndarray:
@@ -97,24 +99,16 @@ def test_own_metric_is_measured_by_slice() -> None:
 def test_worst_slice_and_gap_leave_small_ones_out_and_know_the_direction() -> None:
     values = [(0.9, False), (0.7, False), (0.1, True), (math.nan, False), (0.8, False)]
     slices = [Slice(columns={"a": str(n)}, support=1, is_small=small, candidate=v, champion=None) for n, (v, small) in enumerate(values)]
-    assert worst_and_gap(slices, "auc") == (1, pytest.approx(0.2))
-    assert worst_and_gap(slices, "rmse") == (0, pytest.approx(0.2))
-    assert worst_and_gap(slices[2:4], "auc") == (None, None)
+    assert worst_and_gap(slices, 1.0) == (1, pytest.approx(0.2))
+    assert worst_and_gap(slices, -1.0) == (0, pytest.approx(0.2))
+    assert worst_and_gap(slices[2:4], 1.0) == (None, None)
 
 
 def test_columns_of_many_values_keep_the_largest() -> None:
     many = pd.DataFrame({"a": np.arange(5000) % 1000, "b": np.minimum(np.arange(5000) % 777, 300)})
     labels = (np.arange(5000) % 2).astype(float)
-    found = by_slice(
-        values_by_column(many),
-        ("a", "b"),
-        primary="brier",
-        labels=labels,
-        candidate=labels * 0.5,
-        champion=None,
-        groups=None,
-        least_support=3,
-    )
+    rows = ScoredRows(labels=labels, scores=labels * 0.5)
+    found = by_slice(values_by_column(many), ("a", "b"), metric_of("brier"), rows, None, least_support=3)
     by_columns = [tuple(part.columns) for part in found]
     assert [by_columns.count(names) for names in (("a",), ("b",), ("a", "b"))] == [MAX_SLICES, MAX_SLICES, MAX_PAIRS]
     assert next(part for part in found if "b" in part.columns).columns == {"b": "300"}
@@ -126,16 +120,8 @@ def test_a_million_rows_are_sliced_by_three_columns_and_their_pairs_in_seconds()
     big = pd.DataFrame({name: RNG.integers(0, 30, num_rows) for name in ("a", "b", "c")})
     labels, scores = (RNG.random(num_rows) < 0.2).astype(float), RNG.random(num_rows)
     started_at = time.monotonic()
-    found = by_slice(
-        values_by_column(big),
-        ("a", "b", "c"),
-        primary="auc",
-        labels=labels,
-        candidate=scores,
-        champion=None,
-        groups=None,
-        least_support=100,
-    )
+    rows = ScoredRows(labels=labels, scores=scores)
+    found = by_slice(values_by_column(big), ("a", "b", "c"), metric_of("auc"), rows, None, least_support=100)
     assert len(found) == 3 * 30 + 3 * MAX_PAIRS
     assert time.monotonic() - started_at < 15
 
@@ -167,22 +153,20 @@ def test_one_value_of_enough_rows_has_no_gap_and_regression_neither() -> None:
 class ShareRight(Metric):
     """A metric of one's own distribution, that reads the threshold."""
 
-    def unit_values(self, rows: Rows) -> NDArray[np.float64]:
+    def unit_values(self, rows: ScoredRows) -> NDArray[np.float64]:
         return np.where(rows.labels < 0, np.nan, ((rows.scores >= rows.threshold) == (rows.labels > 0)).astype(np.float64))
 
-    def value(self, rows: Rows) -> float:
+    def value(self, rows: ScoredRows) -> float:
         return float(np.nanmean(self.unit_values(rows)))
 
 
-def test_installed_metric_sees_the_threshold_in_each_slice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("training.evaluation.slices.metric_of", lambda _name: ShareRight())
+def test_metric_of_a_distribution_sees_the_threshold_in_each_slice() -> None:
     frame = pd.DataFrame({"side": ["a", "a", "b", "b"]})
-    labels, scores = np.array([1.0, 0.0, 1.0, 1.0]), np.array([0.3, 0.1, 0.3, 0.1])
-    arguments: dict[str, Any] = {"labels": labels, "candidate": scores, "champion": None, "groups": None, "least_support": 1}
-    found = by_slice(values_by_column(frame), ("side",), primary="share_right", threshold=0.2, **arguments)
+    rows = ScoredRows(labels=np.array([1.0, 0.0, 1.0, 1.0]), scores=np.array([0.3, 0.1, 0.3, 0.1]), threshold=0.2)
+    found = by_slice(values_by_column(frame), ("side",), ShareRight(), rows, None, least_support=1)
     assert {part.columns["side"]: part.candidate for part in found} == {"a": 1.0, "b": 0.5}
 
 
 def test_metric_whose_units_have_no_value_is_measured_part_by_part() -> None:
-    rows = Rows(labels=np.array([1.0, -1.0]), scores=np.array([0.9, 0.9]))
+    rows = ScoredRows(labels=np.array([1.0, -1.0]), scores=np.array([0.9, 0.9]))
     assert ShareRight().part_values(rows, np.array([0, 0]), np.array([2])) is None

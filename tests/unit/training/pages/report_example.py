@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from sklearn.metrics import average_precision_score, brier_score_loss, log_loss, roc_auc_score
 
+from tests.unit.training.registry.good_evaluation import CHAMPION
 from training.evaluation_record import EvaluationRecord
 from training.pages.evaluation import EvaluationPage, render_report
 from training.pages.plots import task_plots
@@ -126,6 +127,14 @@ def _slices(labels: Any, scores: Any, old: Any, columns: dict[str, Any]) -> list
     return found
 
 
+def compared(gain: float, low: float, high: float, *, probability: float, num_units: int = 600) -> dict[str, Any]:
+    """Return a comparison of rows whose times are unknown."""
+    return {
+        **{"gain": gain, "low": low, "high": high, "probability": probability, "num_units": num_units},
+        **{"row_low": low, "row_high": high, "blocks": None, "decided_by": "rows"},
+    }
+
+
 def _evaluation(generator: np.random.Generator, labels: Any, scores: Any, old: Any, columns: dict[str, Any]) -> dict[str, Any]:
     slices = _slices(labels, scores, old, columns)
     large = [index for index, entry in enumerate(slices) if not entry["is_small"]]
@@ -136,14 +145,14 @@ def _evaluation(generator: np.random.Generator, labels: Any, scores: Any, old: A
         "format_version": 1,
         "version": "7",
         "candidate": {"weights_digest": "sha256:9c41", "model": "sha256:aa10", "bounds": {}},
-        "champion": {"version": "6", "model_uri": "file:///store/6", "as_of": "2013-07-07T00:00:00+00:00", "revision": 3},
+        "champion": {**CHAMPION, "as_of": "2013-07-07T00:00:00+00:00"},
         "canary": None,
         "dataset": "sha256:07ab",
         "baseline": "champion",
         "metrics": new,
         "champion_metrics": former,
         "canary_metrics": {},
-        "comparison": {"gain": gain, "low": gain - 0.0046, "high": gain + 0.0051, "probability": 0.999, "num_units": len(labels)},
+        "comparison": compared(gain, gain - 0.0046, gain + 0.0051, probability=0.999, num_units=len(labels)),
         "canary_comparison": None,
         "slices": slices,
         "worst_slice": worst,
@@ -160,8 +169,8 @@ def _evaluation(generator: np.random.Generator, labels: Any, scores: Any, old: A
             }
         },
         "latency": {
-            "1": {"p50_ms": 1.42, "p95_ms": 2.1, "p99_ms": 3.04, "rows_per_second": 690.2},
-            "256": {"p50_ms": 6.8, "p95_ms": 7.9, "p99_ms": 11.2, "rows_per_second": 36120.0},
+            "1": {"p50_ms": 1.42, "p95_ms": 2.1, "p99_ms": 3.04, "rows_per_second": 690.2, "waited_share": 0.01},
+            "256": {"p50_ms": 6.8, "p95_ms": 7.9, "p99_ms": 11.2, "rows_per_second": 36120.0, "waited_share": 0.01},
         },
         "checks": {
             "leakage": {"feature": "scheduled_departure_minute", "value": 0.641},

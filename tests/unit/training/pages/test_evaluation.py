@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from tests.unit.training.pages import report_example
-from tests.unit.training.pages.report_example import page, rules
+from tests.unit.training.pages.report_example import compared, page, rules
+from tests.unit.training.registry.good_evaluation import BLOCKS as BY_TIME
+from tests.unit.training.registry.good_evaluation import CHAMPION
 from training.format import brief, moment, number, percent, signed
 from training.pages.evaluation_links import mlflow_facts
 from training.pages.evaluation_view import MAX_FEATURES, MAX_SLICES
@@ -101,7 +103,7 @@ def test_a_spec_that_asks_for_a_person_is_no_passed_gate() -> None:
 
 
 def test_candidate_is_shown_next_to_the_champion_with_interval_and_direction() -> None:
-    comparison = {"gain": 0.0123, "low": 0.0051, "high": 0.0204, "probability": 0.998, "num_units": 600}
+    comparison = compared(0.0123, 0.0051, 0.0204, probability=0.998)
     metrics, old = {"auc": 0.75, "log_loss": 0.4}, {"auc": 0.7377, "log_loss": 0.38}
     found = rendered(evaluation=evaluation(comparison=comparison, metrics=metrics, champion_metrics=old)).text
     assert "auc 0.75000 against the champion's 0.73770 (version 6): better" in found
@@ -120,7 +122,7 @@ def test_candidate_is_shown_next_to_the_champion_with_interval_and_direction() -
     ],
 )
 def test_a_difference_is_sure_only_where_the_interval_leaves_out_zero(low: float, high: float, words: str) -> None:
-    comparison = {"gain": (low + high) / 2, "low": low, "high": high, "probability": 0.5, "num_units": 600}
+    comparison = compared((low + high) / 2, low, high, probability=0.5)
     found = rendered(evaluation=evaluation(comparison=comparison))
     assert f"(version 6): {words} " in found.text
     zero = found.all("span", **{"class": "zero"})[0]["style"]
@@ -129,8 +131,8 @@ def test_a_difference_is_sure_only_where_the_interval_leaves_out_zero(low: float
 
 
 def test_the_canary_has_columns_of_its_own_and_an_interval() -> None:
-    canary = {"version": "5", "as_of": "2013-07-10T00:00:00+00:00"}
-    gain = {"gain": -0.01, "low": -0.02, "high": -0.001, "probability": 0.01, "num_units": 600}
+    canary = {**CHAMPION, "version": "5"}
+    gain = compared(-0.01, -0.02, -0.001, probability=0.01)
     found = rendered(evaluation=evaluation(canary=canary, canary_metrics={"auc": 0.9}, canary_comparison=gain)).text
     assert "against the canary's 0.90000 (version 5): worse" in found
     assert "canary difference required" in found
@@ -193,9 +195,9 @@ def test_fairness_latency_and_checks_show_numbers_limits_and_verdicts() -> None:
 
 
 def test_a_limit_on_what_is_no_number_is_not_kept() -> None:
-    latency = {"1": {"p50_ms": 1.0, "p95_ms": "nan", "p99_ms": None, "rows_per_second": 10.0}}
+    latency = {"1": {"p50_ms": 1.0, "p95_ms": "nan", "p99_ms": "nan", "rows_per_second": 10.0, "waited_share": 0.0}}
     found = rendered(evaluation=evaluation(latency=latency)).text
-    assert "1 1 ms not a number (limit 20 ms, not kept) – (limit 30 ms, not kept)" in found
+    assert "1 1 ms not a number (limit 20 ms, not kept) not a number (limit 30 ms, not kept)" in found
 
 
 def test_bars_are_as_long_as_their_share_of_the_longest_and_never_negative() -> None:
@@ -231,7 +233,7 @@ def test_every_missing_part_is_left_out_with_a_line_that_says_why() -> None:
 
 
 def test_what_is_not_finite_is_said_in_words_and_never_drawn() -> None:
-    words = {"gain": "nan", "low": "nan", "high": "inf", "probability": "nan", "num_units": 1}
+    words = {**compared(0.0, 0.0, 0.0, probability=0.5), "gain": "nan", "low": "nan", "high": "inf", "probability": "nan"}
     found = rendered(evaluation=evaluation(comparison=words, metrics={"auc": "nan", "log_loss": "inf"}, slice_gap="nan"))
     assert "auc not a number against the champion's" in found.text
     assert "the difference could not be measured" in found.text
@@ -246,13 +248,13 @@ def test_values_from_data_are_escaped_as_text() -> None:
         version=HOSTILE,
         baseline=HOSTILE,
         comparison=None,
-        champion={"version": HOSTILE},
+        champion={**CHAMPION, "version": HOSTILE},
         metrics={"auc": 0.5, HOSTILE: 0.5},
         champion_metrics={"auc": 0.5, HOSTILE: 1.0},
         slices=slices,
         worst_slice=0,
         fairness={HOSTILE: {"equal_opportunity_gap": 0.1, "calibration_gap": 0.1, "values": values}},
-        latency={HOSTILE: {"p50_ms": 1.0, "p95_ms": 2.0, "p99_ms": 3.0, "rows_per_second": 9.0}},
+        latency={HOSTILE: {"p50_ms": 1.0, "p95_ms": 2.0, "p99_ms": 3.0, "rows_per_second": 9.0, "waited_share": 0.0}},
         checks={
             "leakage": {"feature": HOSTILE, "value": 0.5},
             "overlap": {"entities": [HOSTILE], "share": 0.5, "num_test": 2},
@@ -373,9 +375,8 @@ def test_without_a_server_there_are_names_and_no_links() -> None:
 
 
 def test_the_interval_says_how_many_blocks_it_rests_on_and_what_replaced_too_few() -> None:
-    blocks = {"low": -0.01, "high": 0.03, "clusters": "time", "columns": "", "num_clusters": 14, "num_blocks": 14, "lag1": 0.55}
-    blocks |= {"block_seconds": 86400.0, "too_few_blocks": False, "bounded": True}
-    comparison = {"gain": 0.01, "low": -0.01, "high": 0.03, "row_low": 0.0, "row_high": 0.02, "probability": 0.9, "num_units": 600}
+    blocks = {**BY_TIME, "low": -0.01, "high": 0.03, "lag1": 0.55}
+    comparison = {**compared(0.01, -0.01, 0.03, probability=0.9), "row_low": 0.0, "row_high": 0.02}
     found = rendered(evaluation=evaluation(comparison={**comparison, "blocks": blocks})).text
     assert "by blocks [-0.01000, +0.03000], 14 blocks of 24.000 h, lag-1 autocorrelation 0.55 of time bins" in found
     few = {**blocks, "too_few_blocks": True, "num_blocks": 2, "clusters": "entity", "columns": "customer", "num_clusters": 300}

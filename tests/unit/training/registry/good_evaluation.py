@@ -34,9 +34,16 @@ ALL = Evaluate.model_validate(
 )
 """Every gate there is."""
 WITH_CANARY = Promote.model_validate({"model": "delays", "canary": {}})
-BLOCKS = {"clusters": "time", "num_clusters": 14, "num_blocks": 14, "block_seconds": 86400.0, "lag1": 0.1, "bounded": True}
-BETTER = {"gain": 0.01, "low": 0.001, "high": 0.02, "probability": 0.99, "num_units": 900, "decided_by": "rows", "blocks": BLOCKS}
+BLOCKS = {
+    **{"low": 0.002, "high": 0.018, "clusters": "time", "columns": "", "num_clusters": 14, "num_blocks": 14, "block_seconds": 86400.0},
+    **{"automatic_seconds": 3600.0, "lag1": 0.1, "bin_seconds": 1800.0, "too_few_blocks": False, "bounded": True},
+}
+BETTER = {
+    **{"gain": 0.01, "low": 0.001, "high": 0.02, "probability": 0.99, "num_units": 900, "row_low": 0.001, "row_high": 0.02},
+    **{"decided_by": "rows", "blocks": BLOCKS},
+}
 CHAMPION = {"version": "6", "model_uri": "file:///m", "weights_digest": "w", "as_of": "2026-03-01", "bounds": {}, "revision": 3}
+PRIOR = {"name": "prior", "about": "class frequencies", "validation": 0.5, "coverage": 1.0}
 GOOD: dict[str, Any] = {
     "format_version": 1,
     "version": "7",
@@ -56,10 +63,13 @@ GOOD: dict[str, Any] = {
         "origin": {
             "equal_opportunity_gap": 0.05,
             "calibration_gap": 0.01,
-            "values": [{"value": value, "support": 400, "is_small": False} for value in ("JFK", "LGA")],
+            "values": [
+                {"value": value, "support": 400, "is_small": False, "true_positive_rate": 0.7, "calibration_error": 0.02}
+                for value in ("JFK", "LGA")
+            ],
         }
     },
-    "latency": {"1": {"p50_ms": 1.0, "p95_ms": 2.0, "p99_ms": 3.0}},
+    "latency": {"1": {"p50_ms": 1.0, "p95_ms": 2.0, "p99_ms": 3.0, "rows_per_second": 900.0, "waited_share": 0.01}},
     "checks": {
         "leakage": {"feature": "distance", "value": 0.6},
         "overlap": {"entities": ["tail"], "share": 0.1, "num_test": 900},
@@ -69,7 +79,15 @@ GOOD: dict[str, Any] = {
     "baselines": {
         "why_none": None,
         "best": "prior",
-        "found": [{"name": "prior", "validation": 0.5, "coverage": 1.0, "metrics": {"auc": 0.5, "log_loss": 0.6, "revenue": 3.0}}],
+        "found": [
+            {
+                "name": "prior",
+                "about": "class frequencies",
+                "validation": 0.5,
+                "coverage": 1.0,
+                "metrics": {"auc": 0.5, "log_loss": 0.6, "revenue": 3.0},
+            }
+        ],
         "comparison": {**BETTER, "gain": 0.21, "low": 0.2, "high": 0.22},
         "worse": [],
     },

@@ -6,19 +6,16 @@ from typing import Any
 
 import pytest
 
+from tests.unit.training.registry.good_evaluation import BETTER, CHAMPION, PRIOR
 from training.evaluation_record import EvaluationRecord
 from training.registry.gates import Decision, decide
 from training.spec.sections.evaluation import Evaluate
 
-CHAMPION = {"version": "6", "revision": 3}
-BLOCKS = {"bounded": True, "clusters": "time", "num_blocks": 14, "block_seconds": 86400, "lag1": 0.1, "too_few_blocks": False}
-BETTER = {"gain": 0.01, "low": 0.001, "high": 0.02, "decided_by": "rows", "blocks": BLOCKS}
-
 
 def evaluated(mae: float, naive: Any, *, champion: bool = False, worse: tuple[str, ...] = (), **changes: Any) -> dict[str, Any]:
     entries = [
-        {"name": "mean", "metrics": {"mae": 150.0, "rmse": 200.0}},
-        {"name": "seasonal_7d", "metrics": {"mae": naive, "rmse": 31.0}},
+        {**PRIOR, "name": "mean", "metrics": {"mae": 150.0, "rmse": 200.0}},
+        {**PRIOR, "name": "seasonal_7d", "metrics": {"mae": naive, "rmse": 31.0}},
     ]
     return {
         "format_version": 1,
@@ -33,7 +30,7 @@ def evaluated(mae: float, naive: Any, *, champion: bool = False, worse: tuple[st
             "why_none": None,
             "best": "seasonal_7d",
             "found": entries,
-            "comparison": {"gain": 1, "low": -2.0, "high": 4.0},
+            "comparison": {**BETTER, "gain": 1, "low": -2.0, "high": 4.0},
             "worse": list(worse),
         },
         **changes,
@@ -84,7 +81,7 @@ def test_missing_numbers_reject_only_where_the_gate_is_in_force(value: Any) -> N
     assert judged(later, severity={"naive_baseline": "approve"}).outcome == "rejected"
 
 
-@pytest.mark.parametrize("record", [None, {}, {"best": "gone", "found": []}, {"best": None, "found": None}])
+@pytest.mark.parametrize("record", [None, {}, {"best": "gone", "found": []}, {"best": None, "found": []}])
 def test_record_without_baselines_rejects_a_first_champion(record: Any) -> None:
     decision = judged(evaluated(20.0, 24.2, baselines=record))
     assert decision.outcome == "rejected"

@@ -165,7 +165,7 @@ def test_what_is_missing_or_not_finite_rejects_at_every_severity(path: tuple[str
         assert is_refused(changed(path, value), lenient), value
     for prefix in prefixes(path):
         if not isinstance(prefix[-1], int):
-            assert judged(without(prefix), severity=lenient).outcome == "rejected", prefix
+            assert is_refused(without(prefix), lenient), prefix
             assert is_refused(changed(prefix, None), lenient), prefix
 
 

@@ -9,6 +9,8 @@ from training.registry.gates import Decision
 from training.spec.sections.evaluation import Evaluate
 from training.spec.sections.promotion import Promote
 
+NAN = float("nan")
+
 
 def test_improvement_is_a_share_of_the_champions_or_in_the_metrics_own_units() -> None:
     assert judged(GOOD, improvement={"relative": 0.014}).outcome == "accepted"
@@ -46,7 +48,8 @@ def test_slices_without_support_are_a_warning_and_a_column_without_any_slice_rej
 
 
 def test_fairness_gap_between_values_without_support_is_a_warning() -> None:
-    values = [{"value": "JFK", "support": 400, "is_small": False}, {"value": "LGA", "support": 7, "is_small": True}]
+    rates = {"true_positive_rate": None, "calibration_error": None}
+    values = [{"value": "JFK", "support": 400, "is_small": False, **rates}, {"value": "LGA", "support": 7, "is_small": True, **rates}]
     origin = {"equal_opportunity_gap": None, "calibration_gap": None, "values": values}
     decision = judged({**GOOD, "fairness": {"origin": origin}})
     assert (decision.outcome, failed(decision)) == ("accepted", ["fairness", "fairness"])
@@ -118,18 +121,16 @@ def test_summary_is_one_line_for_any_name_of_a_slice() -> None:
 @pytest.mark.parametrize(
     ("p95_ms", "waited_share", "outcome"),
     [
-        (10.1, None, "rejected"),
+        (10.1, NAN, "rejected"),
         (10.1, 0.05, "rejected"),
         (10.1, 0.4, "accepted"),
         (20.0, 0.4, "accepted"),
         (20.1, 0.4, "rejected"),
-        (None, 0.4, "rejected"),
+        (NAN, 0.4, "rejected"),
     ],
 )
-def test_a_latency_above_its_limit_is_inconclusive_on_a_loaded_machine(
-    p95_ms: float | None, waited_share: float | None, outcome: str
-) -> None:
-    measured = {"p50_ms": 1.0, "p95_ms": p95_ms, "p99_ms": 3.0, "waited_share": waited_share}
+def test_a_latency_above_its_limit_is_inconclusive_on_a_loaded_machine(p95_ms: float, waited_share: float, outcome: str) -> None:
+    measured = {"p50_ms": 1.0, "p95_ms": p95_ms, "p99_ms": 3.0, "rows_per_second": 900.0, "waited_share": waited_share}
     decision = judged({**GOOD, "latency": {"1": measured}})
     assert decision.outcome == outcome
     words = [reason.words for reason in decision.reasons if reason.gate == "latency" and not reason.passed]

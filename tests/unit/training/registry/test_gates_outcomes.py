@@ -10,10 +10,11 @@ import pandas as pd
 import pytest
 from numpy.typing import NDArray
 
-from tests.unit.training.registry.good_evaluation import BLOCKS
+from tests.unit.training.registry.good_evaluation import BLOCKS, PRIOR
+from tests.unit.training.registry.good_evaluation import CHAMPION as CHAMPION_SEAT
 from training.evaluation.checks import strongest_feature
 from training.evaluation.measures import Measures
-from training.evaluation.rows import Rows
+from training.evaluation.rows import LabelledRows
 from training.evaluation.slices import values_of
 from training.evaluation_record import Blocks, Comparison, EvaluationRecord
 from training.registry.gates import Decision, decide
@@ -23,7 +24,6 @@ from training.spec.sections.promotion import Promote
 Floats = NDArray[np.float64]
 NUM_ROWS, GROUP_ROWS, SEED = 6000, 10, 11
 SMALL = 60
-SEAT = {"version": "1", "revision": 1}
 CANARY = Promote.model_validate({"model": "delays", "canary": {}})
 SLICED = {"slices": ["carrier", "origin"], "slice_drop": 0.05}
 
@@ -64,7 +64,7 @@ CHAMPION = scores(1.0, seed=1)
 
 def compared(measures: Measures, candidate: Floats, rival: Floats) -> Comparison:
     """As an evaluation has it whose rows are independent: the interval by blocks is no wider than the one by rows."""
-    found = Comparison.model_validate(measures.compare(candidate, rival))
+    found = measures.compare(candidate, rival)
     return found.model_copy(update={"blocks": Blocks.model_validate(BLOCKS), "decided_by": "rows"})
 
 
@@ -80,23 +80,23 @@ def decision(
     """Evaluate as a night does, and decide."""
     spec = Evaluate.model_validate({"task": "binary", "primary": "auc", **rules})
     values = {name: values_of(table[name]) for name in (*spec.slices, *spec.sensitive)}
-    measures = Measures(spec, Rows(values=values, labels=LABELS, groups=GROUPS if spec.task == "ranking" else None), seed=SEED)
+    measures = Measures(spec, LabelledRows(values=values, labels=LABELS, groups=GROUPS if spec.task == "ranking" else None), seed=SEED)
     features = table[["distance"]]
     leakage = strongest_feature(spec.task, ["distance"], features[:3000], LABELS[:3000], features[3000:], LABELS[3000:])
     record = EvaluationRecord(
         format_version=1,
-        champion=None if champion is None else SEAT,
-        canary=None if canary is None else SEAT,
+        champion=None if champion is None else CHAMPION_SEAT,
+        canary=None if canary is None else CHAMPION_SEAT,
         baseline="no champion" if champion is None else "champion",
         metrics=measures.metrics(candidate),
         champion_metrics={} if champion is None else measures.metrics(champion),
         comparison=None if champion is None else compared(measures, candidate, champion),
         canary_comparison=None if canary is None else compared(measures, candidate, canary),
-        baselines={"best": "prior", "found": [{"name": "prior", "metrics": measures.metrics(np.full(NUM_ROWS, LABELS.mean()))}]},
-        **measures.slices(candidate, champion)._asdict(),
+        baselines={"best": "prior", "found": [{**PRIOR, "metrics": measures.metrics(np.full(NUM_ROWS, LABELS.mean()))}]},
         fairness=measures.fairness(candidate),
         checks=measures.checks(candidate, champion).model_copy(update={"leakage": leakage}),
     )
+    record = EvaluationRecord.of_parts(record, measures.slices(candidate, champion))
     return decide(EvaluationRecord.read(record.to_bytes()), spec, approval=approval, promote=CANARY)
 
 

@@ -22,7 +22,7 @@ from training.data.transforms import FittedTransforms
 from training.errors import DataError
 from training.evaluation import checks, importance, latency, raw_rows
 from training.evaluation.raw_rows import RawRows
-from training.evaluation.rows import Rows
+from training.evaluation.rows import LabelledRows
 from training.models import torch_family
 from training.models.predictor import Predictor, load_predictor
 from training.models.ranker.family import RankerSettings
@@ -146,9 +146,9 @@ def test_what_measures_know_of_the_rows_does_not_depend_on_the_batches(
     bench = benches["binary"]
     raw, spec = raw_of(bench, tmp_path / "dataset"), bench.spec_of({"primary: auc": RULES})
     labels = np.zeros(len(raw))
-    whole = Rows.of(spec, raw, labels, "country")
+    whole = LabelledRows.of(spec, raw, labels, "country")
     monkeypatch.setattr(raw_rows, "SCORED_ROWS", 7)
-    parts = Rows.of(spec, raw, labels, "country")
+    parts = LabelledRows.of(spec, raw, labels, "country")
     assert whole.origins is not None
     assert parts.origins is not None
     customers = pd.factorize(raw["customer"])[0]

@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from training.evaluation.bootstrap.blocks import BlockInterval, Origins, automatic_length, block_interval
+from benchmarks.scored import compare
+from training.evaluation.bootstrap.blocks import Origins, automatic_length, block_interval
 from training.evaluation.bootstrap.influence import Influence
-from training.evaluation.bootstrap.paired import compare
+from training.evaluation_record import Blocks
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[5]))
 
@@ -29,7 +30,7 @@ def interval(
     groups: np.ndarray | None = None,
     are_named: bool = False,
     least_seconds: float = DAY_SECONDS,
-) -> BlockInterval:
+) -> Blocks:
     influence = Influence(rows=None, num_units=len(values), values=values - values.mean())
     codes = {} if entities is None else {"customer": entities}
     origins = Origins(microseconds=times.astype(np.int64), entities=codes, are_named=are_named)

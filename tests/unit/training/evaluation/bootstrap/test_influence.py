@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from training.evaluation.bootstrap.paired import paired_influence
-from training.evaluation.metrics.by_task import metric_value
+from benchmarks.scored import metric_value, pair
 from training.spec.metrics import is_lower_better
 
 NUM = 4_000
@@ -42,7 +41,7 @@ CASES = [
 @pytest.mark.parametrize(("kind", "name"), CASES)
 def test_leaving_out_a_block_moves_the_gain_as_its_influence_says(kind: str, name: str) -> None:
     labels, candidate, champion, groups = scored(kind)
-    found = paired_influence(name, labels, candidate, champion, groups)
+    found = pair(name, labels, candidate, champion, groups).influence()
     assert found is not None
     gain, influence = found
     sign = -1 if is_lower_better(name) else 1
@@ -71,8 +70,8 @@ def test_a_metric_of_ones_own_is_measured_again_without_each_block(kind: str) ->
     def own(truth: np.ndarray, scores: np.ndarray, _: np.ndarray | None) -> float:
         return -float(np.mean((truth - scores) ** 2))
 
-    found = paired_influence("profit", labels, candidate, champion, groups, own=own)
-    same = paired_influence("brier", labels, candidate, champion, None)
+    found = pair("profit", labels, candidate, champion, groups, own=own).influence()
+    same = pair("brier", labels, candidate, champion, None).influence()
     assert found is not None
     assert same is not None
     assert found[0] == pytest.approx(same[0])
@@ -85,7 +84,7 @@ def test_a_metric_of_ones_own_is_measured_again_without_each_block(kind: str) ->
 def test_groups_without_a_value_belong_to_no_block() -> None:
     labels, candidate, champion, groups = scored("ranking")
     labels[:10] = 0
-    found = paired_influence("ndcg@10", labels, candidate, champion, groups)
+    found = pair("ndcg@10", labels, candidate, champion, groups).influence()
     assert found is not None
     influence = found[1]
     assert influence.rows is not None
@@ -95,4 +94,4 @@ def test_groups_without_a_value_belong_to_no_block() -> None:
 
 
 def test_scores_without_a_value_have_no_influence() -> None:
-    assert paired_influence("auc", np.ones(5), np.linspace(0, 1, 5), np.linspace(1, 0, 5), None) is None
+    assert pair("auc", np.ones(5), np.linspace(0, 1, 5), np.linspace(1, 0, 5), None).influence() is None

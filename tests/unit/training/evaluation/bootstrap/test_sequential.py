@@ -10,7 +10,8 @@ import pytest
 
 from training.evaluation.bootstrap.blocks import Origins
 from training.evaluation.bootstrap.influence import Influence
-from training.evaluation.bootstrap.sequential import Alarm, alarm_of
+from training.evaluation.bootstrap.sequential import alarm_of
+from training.evaluation_record import Alarm
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[5]))
 

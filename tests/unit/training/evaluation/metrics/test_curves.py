@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import sklearn.metrics as reference
 
-from training.evaluation.metrics.by_task import score_metrics
+from benchmarks.scored import score_metrics
 from training.evaluation.metrics.curves import average_precision, precision_recall_curve, roc_curve
 
 RNG = np.random.default_rng(11)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import mean_pinball_loss, mean_poisson_deviance
 
-from training.evaluation.metrics.by_task import metric_value, score_metrics
+from benchmarks.scored import metric_value, score_metrics
 from training.spec.metrics import is_lower_better, is_metric, metrics_of
 
 RNG = np.random.default_rng(4)

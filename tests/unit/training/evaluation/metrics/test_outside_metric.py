@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.scored import compare, metric_value, score_metrics
 from tests.unit.training.code.named_work import run_process
 from tests.unit.training.installed_distribution import installed
 from tests.unit.training.stages import evaluate_bench
 from tests.unit.training.stages.evaluate_bench import EvaluateBench
 from training.errors import SpecError
-from training.evaluation.bootstrap.paired import compare
-from training.evaluation.metrics.by_task import metric_value, score_metrics
 from training.evaluation.metrics.metric import Metric
 from training.evaluation.metrics.registry import metric_of
 from training.spec.metrics import DESCRIPTORS, MetricDescriptor, descriptor_of_metric, is_lower_better, is_metric, metrics_of

@@ -10,15 +10,16 @@ import pandas as pd
 import pytest
 from sklearn.metrics import ndcg_score
 
-from training.evaluation.bootstrap.paired import compare
-from training.evaluation.importance import permutation_importance
+from benchmarks.scored import compare, metric_value
+from training.evaluation.measures import Measures
 from training.evaluation.metrics import ranking
-from training.evaluation.metrics.by_task import metric_value
-from training.evaluation.metrics.metric import Rows
+from training.evaluation.metrics.metric import ScoredRows
 from training.evaluation.metrics.ranking import group_ndcg, group_recall, group_reciprocal_rank, num_groups_without_positive
 from training.evaluation.metrics.registry import metric_of
+from training.evaluation.rows import LabelledRows
 from training.evaluation.slices import by_slice, values_of
 from training.pages.plots import ranking_plots
+from training.spec.sections.evaluation import Evaluate
 
 RNG = np.random.default_rng(11)
 NAMES = ("ndcg@3", "ndcg@10", "mrr", "recall@3")
@@ -60,7 +61,7 @@ def test_tied_scores_have_the_mean_over_all_orders_of_the_ties(name: str) -> Non
     labels, scores = RNG.integers(0, 3, 72).astype(float), RNG.integers(0, 3, 72).astype(float)
     labels[::6] = 1.0
     shuffled = RNG.permutation(72)
-    found = metric_of(name).unit_values(Rows(labels=labels[shuffled], scores=scores[shuffled], groups=groups[shuffled]))
+    found = metric_of(name).unit_values(ScoredRows(labels=labels[shuffled], scores=scores[shuffled], groups=groups[shuffled]))
     assert found is not None
     assert found is not None
     expected = [brute_force(name, labels[groups == number], scores[groups == number]) for number in range(12)]
@@ -125,16 +126,8 @@ def test_slices_importance_comparison_and_curves_do_not_depend_on_the_order_of_t
 
     def measured(order: np.ndarray) -> tuple[list[float], dict[str, str]]:
         some = frame.iloc[order].reset_index(drop=True)
-        slices = by_slice(
-            {"place": values_of(some["place"])},
-            ("place",),
-            primary="ndcg@3",
-            labels=labels[order],
-            candidate=better[order],
-            champion=scores[order],
-            groups=groups[order],
-            least_support=1,
-        )
+        new, old = (ScoredRows(labels=labels[order], scores=part[order], groups=groups[order]) for part in (better, scores))
+        slices = by_slice({"place": values_of(some["place"])}, ("place",), metric_of("ndcg@3"), new, old, least_support=1)
         found = compare("mrr", labels[order], better[order], scores[order], groups[order], confidence=0.95, seed=1)
         plots = ranking_plots(labels[order], {"candidate": scores[order]}, groups[order])
         sliced = [value for part in slices for value in (part.candidate, part.champion or 0.0)]
@@ -145,7 +138,7 @@ def test_slices_importance_comparison_and_curves_do_not_depend_on_the_order_of_t
     (numbers, plots), (others, other_plots) = measured(np.arange(240)), measured(reordered)
     assert numbers == pytest.approx(others)
     assert plots == other_plots
-    constant = permutation_importance(
-        lambda some: np.zeros(len(some)), frame.iloc.__getitem__, ["score"], np.sort(labels)[::-1].copy(), groups, primary="ndcg@3", seed=1
-    )
+    rules = Evaluate.model_validate({"task": "ranking", "primary": "ndcg@3"})
+    measures = Measures(rules, LabelledRows(labels=np.sort(labels)[::-1].copy(), groups=groups), seed=1)
+    constant = measures.importance(lambda some: np.zeros(len(some)), frame.iloc.__getitem__, ["score"])
     assert constant == {"score": 0.0}
