@@ -33,7 +33,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from training.data.engines.duckdb import DuckDBEngine
-from training.data.joins import FeatureTable, MainTable
+from training.data.joins import JoinedTable, MainTable
 from training.data.windows import WindowColumn
 from training.sql import expressions
 
@@ -81,7 +81,7 @@ def nightshift(folder: Path, threads: int) -> float:
         decision_lead=timedelta(),
         label_column="label",
     )
-    facts = FeatureTable(name="facts", paths=[folder / "facts.parquet"], on={"user": "user"}, columns={"score": "score"}, event_time="told")
+    facts = JoinedTable(name="facts", paths=[folder / "facts.parquet"], on={"user": "user"}, columns={"score": "score"}, event_time="told")
     week = WindowColumn(name="week", kind="rolling", function="mean", table="orders", by={"user": "user"}, column="value", time=WEEK)
     frame = DuckDBEngine(folder, lambda _done, _total, _unit: None).join(main, [facts], [week], as_of=START + timedelta(days=DAYS))
     return checksum(frame.column("week").to_numpy())

@@ -41,8 +41,9 @@ from training.data.validation.snapshot_checks import Rules, validate_snapshot
 from training.data.validation.snapshot_view import open_snapshot
 from training.data.validation.suites import run_suite
 from training.pages.validation import render_report
-from training.sources.table_contract import Column, TableContract
+from training.sources.table_contract import TableContract
 from training.sources.tables import schema_of
+from training.spec.sections.data import Column
 from training.store import Manifest
 from training.store.manifests import FileEntry
 

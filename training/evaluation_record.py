@@ -264,7 +264,7 @@ class LabelCounts(Part):
     """Without a known label."""
 
 
-class UnknownLabels(LabelCounts):
+class UnknownLabelCounts(LabelCounts):
     """Rows without a known label (`data.label_delay.unknown_labels`)."""
 
     first_unknown: str | None
@@ -291,7 +291,7 @@ class EvaluationRecord(Part):
     """`champion`: it scored the same rows; `no champion`; or why it cannot be compared with."""
     rows_seen: dict[str, StrictInt] = Field(default_factory=dict)
     """`champion`, `canary`: how many test rows are left out because it was trained or chosen on them (`evaluation.rivals`)."""
-    unknown_labels: UnknownLabels | None = None
+    unknown_labels: UnknownLabelCounts | None = None
     """None: every label of the dataset is known."""
     classes: tuple[str, ...] | None = None
     """Names of the label's classes; None where they have none."""

@@ -58,7 +58,7 @@ def prepared(folder: Path, rows: int, threads: int) -> dict[str, float]:
     """Return the seconds of the join and of the fit, by the engine that `prepare` uses, with so many threads."""
     from training.data.encoders import EncoderSettings
     from training.data.engines import duckdb as engines
-    from training.data.joins import FeatureTable, MainTable
+    from training.data.joins import JoinedTable, MainTable
     from training.data.transforms import FeaturePlan
     from training.sql.expressions import hardened
 
@@ -71,7 +71,7 @@ def prepared(folder: Path, rows: int, threads: int) -> dict[str, float]:
         decision_lead=timedelta(),
         label_column="clicked",
     )
-    facts = FeatureTable(
+    facts = JoinedTable(
         name="facts", paths=[folder / "facts.parquet"], on={"item": "item"}, columns={"rating": "rating", "kind": "kind"}, event_time="at"
     )
     # The product's stages share their machine, so they take one number of threads everywhere.

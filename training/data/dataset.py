@@ -28,7 +28,7 @@ class DescribedPart(TypedDict):
 
 
 class DescribedColumn(TypedDict):
-    """An entry of `schema`: the fields of `Column`."""
+    """An entry of `schema`: the fields of `FrameColumn`."""
 
     name: str
     type: str
@@ -57,7 +57,7 @@ class DatasetMeta(ShardMeta):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Column:
+class FrameColumn:
     """A column of the frame."""
 
     name: str
@@ -67,7 +67,7 @@ class Column:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Part:
+class FramePart:
     """Rows of the frame next to one another."""
 
     name: str
@@ -92,7 +92,7 @@ class DescribedFrame(TypedDict):
     schema: list[DescribedColumn]
 
 
-def describe_frame(parts: Sequence[Part], columns: Sequence[Column]) -> DescribedFrame:
+def describe_frame(parts: Sequence[FramePart], columns: Sequence[FrameColumn]) -> DescribedFrame:
     return {
         "format": FORMAT_VERSION,
         "parts": [{"rows": part.rows, "splits": dict(part.splits)} for part in parts],
@@ -117,19 +117,19 @@ def meta_of(dataset: Manifest) -> DatasetMeta:
     return cast("DatasetMeta", dataset.meta)
 
 
-def parts_of(dataset: Manifest) -> tuple[Part, ...]:
+def parts_of(dataset: Manifest) -> tuple[FramePart, ...]:
     """Return the parts of a dataset, in order.
 
     Raises:
         DataError: `dataset.newer`.
     """
     parts = meta_of(dataset)["parts"]
-    return tuple(Part.numbered(number, rows=part["rows"], splits=part["splits"]) for number, part in enumerate(parts))
+    return tuple(FramePart.numbered(number, rows=part["rows"], splits=part["splits"]) for number, part in enumerate(parts))
 
 
-def columns_of(dataset: Manifest) -> tuple[Column, ...]:
+def columns_of(dataset: Manifest) -> tuple[FrameColumn, ...]:
     """Return the columns of the frame."""
-    return tuple(Column(**column) for column in meta_of(dataset)["schema"])
+    return tuple(FrameColumn(**column) for column in meta_of(dataset)["schema"])
 
 
 def sample_order_digest(dataset: Manifest) -> str:

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from training.data.dataset import Part, columns_of, parts_of
+from training.data.dataset import FramePart, columns_of, parts_of
 from training.data.engines.engine import BATCH_ROWS
 from training.data.frames import names_of_changing_types, narrow_type, nullable_type, pandas_column, pandas_rows
 from training.data.scratch_arrays import ScratchArrays
@@ -138,7 +138,7 @@ class DatasetReader:
                 yield from self._taken_of_part(part, numbers[start:stop] - first, columns)
             first += part.rows
 
-    def _taken_of_part(self, part: Part, numbers: NDArray[np.int64], columns: Sequence[str]) -> Iterator[pa.Table]:
+    def _taken_of_part(self, part: FramePart, numbers: NDArray[np.int64], columns: Sequence[str]) -> Iterator[pa.Table]:
         with pq.ParquetFile(self._folder / part.name) as file:
             first = 0
             for group in range(file.num_row_groups):
@@ -153,12 +153,12 @@ class DatasetReader:
         found = list(tables) or [self.schema.empty_table().select(list(columns or self.schema.names))]
         return pandas_rows(pa.concat_tables(found), self.nullable(columns or self.schema.names))
 
-    def _numbers(self, part: Part, split: str) -> NDArray[np.int64]:
+    def _numbers(self, part: FramePart, split: str) -> NDArray[np.int64]:
         if split not in part.number_files:
             return np.empty(0, dtype=np.int64)
         numbers: NDArray[np.int64] = np.load(self._folder / part.number_files[split], allow_pickle=False)
         return numbers
 
-    def _read(self, part: Part, columns: Sequence[str] | None) -> pa.Table:
+    def _read(self, part: FramePart, columns: Sequence[str] | None) -> pa.Table:
         with pq.ParquetFile(self._folder / part.name) as file:
             return file.read(columns=None if columns is None else list(columns))

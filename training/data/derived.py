@@ -44,7 +44,7 @@ ARROW_NUMBERS: Final[Mapping[str, pa.DataType]] = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Derived:
+class DerivedColumn:
     """A column computed from others of its row; it may use derived columns that stand before it."""
 
     name: str
@@ -52,7 +52,7 @@ class Derived:
     sql: str
 
 
-def check_derived(derived: Sequence[Derived], columns: Collection[str]) -> set[str]:
+def check_derived(derived: Sequence[DerivedColumn], columns: Collection[str]) -> set[str]:
     """Return the raw columns that the expressions use.
 
     Raises:
@@ -120,7 +120,7 @@ def check_baseline(spec: PipelineSpec) -> None:
         columns_of(spec.evaluate.baseline.sql, list(spec.data.frame_types()), where="evaluate.baseline.sql")
 
 
-def derive(connection: duckdb.DuckDBPyConnection, table: pa.Table, derived: Sequence[Derived]) -> pa.Table:
+def derive(connection: duckdb.DuckDBPyConnection, table: pa.Table, derived: Sequence[DerivedColumn]) -> pa.Table:
     """Return [n rows, one column per derived], in the order of `table`'s rows.
 
     Args:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from training.data.dataset import Column, Part
+from training.data.dataset import FrameColumn, FramePart
 from training.data.engines.engine import BATCH_ROWS
 
 PART_BYTES: Final = 64 * 2**20
@@ -46,7 +46,7 @@ class FrameWriter:
         self._writer: pq.ParquetWriter | None = None
         self._first, self._num_rows = 0, 0
         self._nulls: Counter[str] = Counter()
-        self.parts: list[Part] = []
+        self.parts: list[FramePart] = []
         self.files: dict[str, Path | bytes] = {}
         """By name in the manifest, of the parts that are finished."""
 
@@ -81,13 +81,13 @@ class FrameWriter:
         self._first, self._num_rows = self._first + self._num_rows, 0
 
     @property
-    def columns(self) -> list[Column]:
+    def columns(self) -> list[FrameColumn]:
         """The columns, with the nulls of all rows."""
-        return [Column(name=field.name, type=str(field.type), nulls=self._nulls[field.name]) for field in self._schema]
+        return [FrameColumn(name=field.name, type=str(field.type), nulls=self._nulls[field.name]) for field in self._schema]
 
-    def _part(self) -> Part:
+    def _part(self) -> FramePart:
         counts = {split: len(self._numbers(split)) for split in self._rows}
-        return Part.numbered(len(self.parts), rows=self._num_rows, splits={split: count for split, count in counts.items() if count})
+        return FramePart.numbered(len(self.parts), rows=self._num_rows, splits={split: count for split, count in counts.items() if count})
 
     def _numbers(self, split: str) -> NDArray[np.int64]:
         """Return the numbers of the part's rows that belong to a split, counted from its first row."""

@@ -22,7 +22,7 @@ FIRST_INEXACT: Final = 1 << 53
 EXACT: Final = "Int64"
 
 
-class Columns(Protocol):
+class ArrowColumns(Protocol):
     """Rows whose columns can be read one at a time."""
 
     @property
@@ -31,7 +31,7 @@ class Columns(Protocol):
     def column_batches(self, name: str) -> Iterator[pa.ChunkedArray]: ...
 
 
-def nullable_columns(rows: Columns) -> dict[str, str]:
+def nullable_columns(rows: ArrowColumns) -> dict[str, str]:
     """Return the columns of integers and booleans that have a null in any row, each with the type that pandas has for them."""
     found = {name: nullable_type(rows.schema.field(name).type, rows.column_batches(name)) for name in names_of_changing_types(rows.schema)}
     return {name: kind for name, kind in found.items() if kind is not None}

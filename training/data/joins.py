@@ -49,7 +49,7 @@ class MainTable:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class FeatureTable:
+class JoinedTable:
     """A table whose columns are added to the main one's."""
 
     name: str
@@ -75,7 +75,7 @@ class RowChecks:
     order would not be defined.
     """
 
-    def __init__(self, main: MainTable, features: Sequence[FeatureTable]) -> None:
+    def __init__(self, main: MainTable, features: Sequence[JoinedTable]) -> None:
         self._main = main
         self._timed = [table for table in features if table.event_time is not None]
         self._late = {table.name: _Wrong() for table in self._timed}
@@ -85,7 +85,7 @@ class RowChecks:
         self.num_rows = 0
 
     def checked(self, joined: pa.Table) -> pa.Table:
-        """Look at the next rows; return them without the columns `FeatureTable.fact_time`."""
+        """Look at the next rows; return them without the columns `JoinedTable.fact_time`."""
         event_time = _microseconds(joined, self._main.event_time)
         for table in self._timed:
             self._note(self._late[table.name], joined, self._late_rows(table, joined, event_time))
@@ -106,7 +106,7 @@ class RowChecks:
         self._refuse_unlabelled(self._unlabelled)
         self._refuse_repeated(self._repeated)
 
-    def _refuse_late(self, table: FeatureTable, wrong: _Wrong) -> None:
+    def _refuse_late(self, table: JoinedTable, wrong: _Wrong) -> None:
         if wrong.count:
             message = f"{wrong.count} of {self.num_rows} rows have facts of {shown(table.name)} from after the decision: {wrong.text}"
             hint = "check event_time, available_after and decision_lead"
@@ -130,7 +130,7 @@ class RowChecks:
         chosen = rows.select(list(self._main.key)).take(pa.array(numbers[: MAX_ROWS_SHOWN - len(wrong.examples)])).to_pylist()
         wrong.examples += [", ".join(f"{name}={shown(value)}" for name, value in row.items()) for row in chosen]
 
-    def _late_rows(self, table: FeatureTable, joined: pa.Table, event_time: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _late_rows(self, table: JoinedTable, joined: pa.Table, event_time: NDArray[np.int64]) -> NDArray[np.int64]:
         known_at = _microseconds(joined, table.fact_time) + table.available_after // timedelta(microseconds=1)
         lead = self._main.decision_lead // timedelta(microseconds=1)
         return np.flatnonzero(np.asarray(pc.is_valid(joined[table.fact_time])) & (known_at > event_time - lead))

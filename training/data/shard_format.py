@@ -23,7 +23,7 @@ class FeatureEntry(TypedDict):
     cardinality: int
 
 
-class Layout(TypedDict):
+class RowLayout(TypedDict):
     """A row of a shard."""
 
     features: list[FeatureEntry]
@@ -33,7 +33,7 @@ class Layout(TypedDict):
 class ShardMeta(TypedDict):
     """What a dataset's meta says of its shards."""
 
-    layout: Layout
+    layout: RowLayout
     shards: Mapping[str, Sequence[int]]
     """Rows of each shard, by split."""
     group: str | None

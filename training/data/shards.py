@@ -15,14 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.data.scratch_arrays import ScratchArrays, gathered_places
-from training.data.shard_format import CELL_BYTES, FeatureEntry, Layout, shard_name
+from training.data.shard_format import CELL_BYTES, FeatureEntry, RowLayout, shard_name
 from training.data.slices import slices_of
 from training.data.transforms import LayoutEntry, Matrix
 
 SHARD_BYTES: Final = 128 * 1024 * 1024
 
 
-def describe_layout(layout: Sequence[LayoutEntry], *, has_group: bool, has_weight: bool = False) -> Layout:
+def describe_layout(layout: Sequence[LayoutEntry], *, has_group: bool, has_weight: bool = False) -> RowLayout:
     """Return the manifest's `layout`."""
     features: list[FeatureEntry] = [{"name": entry.name, "dtype": entry.dtype, "cardinality": entry.cardinality} for entry in layout]
     return {"features": features, "row_bytes": CELL_BYTES * (len(features) + 1 + has_weight + has_group)}

@@ -36,7 +36,7 @@ class TableFacts(TypedDict):
     """Rows of the window that are not in it, by the key of the YAML that left them out: `where`, `sample`."""
 
 
-class Window(TypedDict):
+class SnapshotWindow(TypedDict):
     """ISO 8601; the end is exclusive."""
 
     start: str
@@ -47,7 +47,7 @@ class SnapshotMeta(TypedDict):
     """The manifest's meta."""
 
     as_of: str
-    window: Window
+    window: SnapshotWindow
     main: str
     """Name of the main table."""
     split: JsonObject

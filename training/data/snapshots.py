@@ -15,10 +15,10 @@ from training.contracts import JsonObject
 from training.data.label_delay import SplitRule, UnknownLabels, unknown_labels
 from training.data.snapshot_meta import PartFacts, SnapshotMeta, TableFacts
 from training.errors import DataError, shown
-from training.sources.files import LabelTimes, Microseconds, Part, part_as_is, part_of_rows, read_rows
+from training.sources.files import LabelTimes, Microseconds, TablePart, part_as_is, part_of_rows, read_rows
 from training.sources.limits import check_size, table_limit_bytes
 from training.sources.registry import source_of
-from training.sources.source import ListedPart, Source, SourcePart, Window
+from training.sources.source import ListedPart, Source, SourcePart, SourceWindow
 from training.sources.table_contract import TableContract
 from training.sources.tables import schema_hash
 from training.store import Manifest, Store
@@ -127,13 +127,13 @@ def _named(contract: TableContract, entries: Sequence[ListedPart]) -> list[tuple
 
 
 def _take_part(
-    store: Store, contract: TableContract, source: Source, listed: SourcePart, window: Window, folder: Path, limit_bytes: int
-) -> tuple[FileEntry, Part, PartFacts]:
+    store: Store, contract: TableContract, source: Source, listed: SourcePart, window: SourceWindow, folder: Path, limit_bytes: int
+) -> tuple[FileEntry, TablePart, PartFacts]:
     scratch = folder / "part"
     scratch.mkdir()
     try:
         content = source.read(listed, scratch, limit_bytes=limit_bytes)
-        part: Part
+        part: TablePart
         if contract.is_kept_as_is and isinstance(content.rows, Path):
             part = part_as_is(contract, content.rows, source=listed.uri, limit_bytes=limit_bytes)
         else:
@@ -188,7 +188,7 @@ def _table_facts(parts: dict[str, PartFacts], schemas: dict[str, dict[str, str]]
     }
 
 
-def _window(contract: TableContract, plan: SnapshotPlan) -> Window:
+def _window(contract: TableContract, plan: SnapshotPlan) -> SourceWindow:
     if contract.name == plan.contracts[0].name:
-        return Window(plan.lookback.get(contract.name, plan.start), plan.end, plan.as_of)
-    return Window(plan.lookback.get(contract.name), None, plan.as_of)
+        return SourceWindow(plan.lookback.get(contract.name, plan.start), plan.end, plan.as_of)
+    return SourceWindow(plan.lookback.get(contract.name), None, plan.as_of)

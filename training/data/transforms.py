@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from training.contracts import canonical_json
 from training.data.datetimes import DatetimeFit, DatetimeId, DatetimeNumber
-from training.data.derived import ARROW_NUMBERS, Derived, as_declared, check_derived, derive
+from training.data.derived import ARROW_NUMBERS, DerivedColumn, as_declared, check_derived, derive
 from training.data.encoders import ENCODERS, Encoder, EncoderSettings, ScaledNumber
 from training.data.fits import BucketFit, CategoryFit, Fit, HashFit, IdentityFit, NumberFit
 from training.data.frames import pandas_column
@@ -113,7 +113,7 @@ class FittedTransforms:
     """Derived columns and fitted transforms."""
 
     def __init__(
-        self, *, derived: Sequence[Derived], derive_from: Collection[str], types: Mapping[str, str], features: Sequence[_Feature]
+        self, *, derived: Sequence[DerivedColumn], derive_from: Collection[str], types: Mapping[str, str], features: Sequence[_Feature]
     ) -> None:
         """Take what `fit` or `from_json` made.
 
@@ -140,7 +140,7 @@ class FittedTransforms:
         return raw_columns(used, [column.name for column in self.derived], self._derive_from)
 
     @classmethod
-    def fit(cls, frame: pd.DataFrame, *, derived: Sequence[Derived], features: Sequence[FeaturePlan]) -> Self:
+    def fit(cls, frame: pd.DataFrame, *, derived: Sequence[DerivedColumn], features: Sequence[FeaturePlan]) -> Self:
         """Fit on training rows.
 
         Args:
@@ -157,7 +157,12 @@ class FittedTransforms:
 
     @classmethod
     def planned(
-        cls, raw_names: Sequence[str], *, derived: Sequence[Derived], features: Sequence[FeaturePlan], types: Mapping[str, str] = NO_TYPES
+        cls,
+        raw_names: Sequence[str],
+        *,
+        derived: Sequence[DerivedColumn],
+        features: Sequence[FeaturePlan],
+        types: Mapping[str, str] = NO_TYPES,
     ) -> Self:
         """Return what `derive` and `fitted` begin with: the features' columns as they are, nothing fitted.
 
@@ -283,7 +288,7 @@ class FittedTransforms:
         """
         values = read_transforms(data)
         try:
-            derived = [Derived(**column) for column in values["derive"]]
+            derived = [DerivedColumn(**column) for column in values["derive"]]
             features = [
                 _Feature(e["name"], KINDS[e["transform"]](**e["parameters"]), e["serve_as"], column_of(e)) for e in values["features"]
             ]

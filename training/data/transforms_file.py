@@ -13,7 +13,7 @@ FORMAT_VERSION: Final = 1
 
 
 class DerivedEntry(TypedDict):
-    """A derived column: the fields of `training.data.derived.Derived`."""
+    """A derived column: the fields of `training.data.derived.DerivedColumn`."""
 
     name: str
     type: str

@@ -120,7 +120,7 @@ def ratios(own: Sequence[float], stages: Sequence[int]) -> dict[int, tuple[float
     return found
 
 
-class Comparison:
+class StepComparison:
     """Counts the windows in a row in which each process is slow."""
 
     def __init__(self, stages: Sequence[int], ratio: float) -> None:
@@ -204,7 +204,7 @@ class StragglerCheck:
         self._found, self._compared = found, compared
         is_on = ratio is not None and len(set(stages)) < gang.world_size
         self._own = OwnTime(gang.device, is_disturbed=is_disturbed) if is_on else None
-        self._short, self._long = (Comparison(stages, ratio or math.inf) for _ in range(2))
+        self._short, self._long = (StepComparison(stages, ratio or math.inf) for _ in range(2))
         self._long_window = LongWindow()
         self._window_steps, self._num_windows = WINDOW_STEPS, 0
         self.named: dict[int, Straggler] = {}

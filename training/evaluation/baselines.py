@@ -25,7 +25,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from training.contracts import JsonValue
-from training.data.derived import Derived, as_declared, derive
+from training.data.derived import DerivedColumn, as_declared, derive
 from training.data.slices import slices_of
 from training.evaluation.history import History, numbers_of
 from training.evaluation.measures import Measures
@@ -317,7 +317,7 @@ def _of_sql(sql: str, splits: Splits, target: Ints, *, mean: float, types: Mappi
     used = sorted(columns_of(sql, list(splits.columns), where=SQL_WHERE)) or list(splits.columns[:1])
     rows = pa.Table.from_pandas(pd.DataFrame({name: splits.frame[name].iloc[target] for name in used}), preserve_index=False)
     table = pa.table({name: as_declared(rows[name], types.get(name), name) for name in used})
-    expression = Derived(name=SQL_WHERE, type="double", sql=sql)
+    expression = DerivedColumn(name=SQL_WHERE, type="double", sql=sql)
     with hardened() as connection:
         values = derive(connection, table, [expression])[expression.name].to_numpy().astype(np.float64)
     return _filled("sql", "the expression of evaluate.baseline.sql", values, mean)

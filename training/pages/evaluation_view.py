@@ -205,13 +205,13 @@ def baselines(record: EvaluationRecord, primary: str) -> Row:
     }
 
 
-class Difference(NamedTuple):
+class MetricDifference(NamedTuple):
     value: float
     words: str
     look: str
 
 
-def _difference(new: float | None, old: float | None, *, lower: bool) -> Difference | None:
+def _difference(new: float | None, old: float | None, *, lower: bool) -> MetricDifference | None:
     """Return the candidate's value less the other's, and what that means; None where either is missing."""
     first, second = finite(new), finite(old)
     if first is None or second is None:
@@ -219,7 +219,7 @@ def _difference(new: float | None, old: float | None, *, lower: bool) -> Differe
     value = first - second
     good = -value if lower else value
     words, look = ("better", "good") if good > 0 else ("worse", "bad") if good < 0 else ("the same", "same")
-    return Difference(value, words, look)
+    return MetricDifference(value, words, look)
 
 
 def slices(record: EvaluationRecord, rules: Evaluate, primary: str) -> Row:
@@ -253,7 +253,7 @@ def slices(record: EvaluationRecord, rules: Evaluate, primary: str) -> Row:
     }
 
 
-def _slice_difference(entry: Slice, rules: Evaluate, *, lower: bool) -> Difference | None:
+def _slice_difference(entry: Slice, rules: Evaluate, *, lower: bool) -> MetricDifference | None:
     found = _difference(entry.candidate, entry.champion, lower=lower)
     if found is not None and found.look == "bad" and rules.slice_drop is not None and not entry.is_small:
         return found._replace(words="worse, too much") if abs(found.value) > rules.slice_drop else found

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from training.sources.listing import SourceObject, list_partitions, list_source, read_source
-from training.sources.source import SourcePart, Window
+from training.sources.source import SourcePart, SourceWindow
 from training.sources.table_contract import TableContract
 
 
@@ -17,7 +17,7 @@ class FileSource:
         self.contract = contract
         self._uri = contract.place
 
-    def list(self, window: Window) -> Sequence[SourcePart]:
+    def list(self, window: SourceWindow) -> Sequence[SourcePart]:
         """Return the data files, sorted by partition and URI.
 
         Raises:

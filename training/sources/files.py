@@ -22,7 +22,7 @@ from training.masking import masked
 from training.runtime.machine_limits import machine_limit
 from training.sources.limits import check_size, decoded_bytes
 from training.sources.row_filters import selected
-from training.sources.source import ArrowStream, PartContent, Window
+from training.sources.source import ArrowStream, PartContent, SourceWindow
 from training.sources.table_contract import TableContract
 from training.sources.tables import ARROW_TYPES, check_named, declared_columns, require, schema_of, type_name
 from training.spec.partitions import bounds_of
@@ -59,7 +59,7 @@ class LabelTimes:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TablePart:
     """One Parquet file on local disk: `schema` is column name to type name."""
 
     path: Path
@@ -73,7 +73,7 @@ class Part:
     """Rows of the window that `where` and `sample` left out."""
 
 
-def part_as_is(contract: TableContract, path: Path, *, source: str, limit_bytes: int) -> Part:
+def part_as_is(contract: TableContract, path: Path, *, source: str, limit_bytes: int) -> TablePart:
     """Return a Parquet file's rows and schema, from its footer.
 
     Args:
@@ -87,10 +87,10 @@ def part_as_is(contract: TableContract, path: Path, *, source: str, limit_bytes:
         check_named(schema, (), source=source)
         declared = [name for name in contract.columns if name in schema]
         size_bytes = _decoded_bytes(file, declared, path, limit_bytes, source=source)
-        return Part(path, file.metadata.num_rows, schema, size_bytes)
+        return TablePart(path, file.metadata.num_rows, schema, size_bytes)
 
 
-def part_of_rows(contract: TableContract, rows: pa.Table, window: Window, written: Path, *, source: str) -> Part:
+def part_of_rows(contract: TableContract, rows: pa.Table, window: SourceWindow, written: Path, *, source: str) -> TablePart:
     """Add a part's derived columns, keep the rows of the window, sort them, and write them to a file.
 
     The bytes written depend on the rows, the contract and the window alone.
@@ -118,7 +118,7 @@ def part_of_rows(contract: TableContract, rows: pa.Table, window: Window, writte
         write_page_checksum=True,
         version="2.6",
     )
-    return Part(written, table.num_rows, schema_of(table.schema, source=source), table.nbytes, times, left_out)
+    return TablePart(written, table.num_rows, schema_of(table.schema, source=source), table.nbytes, times, left_out)
 
 
 def read_rows(contract: TableContract, content: PartContent, *, source: str, limit_bytes: int, partition: str | None = None) -> pa.Table:
@@ -229,7 +229,7 @@ def derive(contract: TableContract, table: pa.Table, *, source: str) -> pa.Table
     return table
 
 
-def of_window(contract: TableContract, table: pa.Table, window: Window, *, source: str) -> pa.Table:
+def of_window(contract: TableContract, table: pa.Table, window: SourceWindow, *, source: str) -> pa.Table:
     """Return the rows of the window. A row whose time is null stays, for validation to report.
 
     Raises:
@@ -245,7 +245,9 @@ def of_window(contract: TableContract, table: pa.Table, window: Window, *, sourc
     return table
 
 
-def with_known_label(contract: TableContract, table: pa.Table, window: Window, *, source: str) -> tuple[pa.Table, Microseconds | None]:
+def with_known_label(
+    contract: TableContract, table: pa.Table, window: SourceWindow, *, source: str
+) -> tuple[pa.Table, Microseconds | None]:
     """Return the rows whose label is known, and the event times of the others (None without a `known_at`).
 
     Where `known_at` is declared nullable, null means not known yet; else such a row stays, for validation to report.

@@ -17,7 +17,7 @@ from obstore import exceptions as obstore_errors
 from training.errors import DataError
 from training.sources.local import check_local_source
 from training.sources.registry import source_of
-from training.sources.source import ListedPart, SourcePart, Window
+from training.sources.source import ListedPart, SourcePart, SourceWindow
 from training.sources.table_contract import TableContract, contracts_of
 from training.spec import PipelineSpec
 from training.spec.partitions import folder_of, grain_of, partitions_between
@@ -130,12 +130,12 @@ def partition_uri(uri: str, partition: str, name: str) -> str:
     return f"{uri}/{folder_of(partition, name)}"
 
 
-def windows_of(spec: PipelineSpec, as_of: datetime) -> dict[str, Window]:
+def windows_of(spec: PipelineSpec, as_of: datetime) -> dict[str, SourceWindow]:
     """Return what a run may see of each table, by its name."""
     source, (start, end), longer = spec.data.source, window(spec, as_of), with_history(spec)
     days = tuple(partitions(longer, as_of)) if source.is_daily else ()
     names = tuple(part.name for part in main_partitions(longer, as_of)) if source.is_daily or source.grain is not None else ()
-    windows = {source.table: Window(window(longer, as_of)[0], end, as_of, days, names)}
+    windows = {source.table: SourceWindow(window(longer, as_of)[0], end, as_of, days, names)}
     for feature in spec.data.features:
         reach = spec.data.reach_of(feature)
         oldest = None if reach is None else start - source.decision_lead - reach
@@ -146,7 +146,7 @@ def windows_of(spec: PipelineSpec, as_of: datetime) -> dict[str, Window]:
             last, until = end - source.decision_lead - feature.available_after, as_of - feature.available_after
             found = partitions_between(grain, ZoneInfo(spec.timezone), oldest, last, until)
             needed = tuple(part.name for part in found)
-        windows[feature.table] = Window(oldest, None, as_of, partitions=needed)
+        windows[feature.table] = SourceWindow(oldest, None, as_of, partitions=needed)
     return windows
 
 
@@ -169,7 +169,7 @@ def listing_for(spec: PipelineSpec, as_of: datetime) -> dict[str, list[ListedPar
     return {c.name: [part.as_json() for part in _listed(c, windows[c.name])] for c in contracts_of(spec)}
 
 
-def _listed(contract: TableContract, seen: Window) -> list[SourcePart]:
+def _listed(contract: TableContract, seen: SourceWindow) -> list[SourcePart]:
     """List the parts of a table; those of a union say of which of its tables they are."""
     if not contract.union:
         return list(source_of(contract).list(seen))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from training.errors import DataError, NightshiftError, Problem, SpecError, UnavailableError, shown
 from training.masking import masked
-from training.sources.source import PartContent, Source, SourcePart, Window
+from training.sources.source import PartContent, Source, SourcePart, SourceWindow
 from training.sources.table_contract import TableContract
 from training.spec.registry import imported
 from training.spec.source_kinds import SOURCES
@@ -48,7 +48,7 @@ class _InstalledSource:
         with self._faults("set up"):
             self._source = kind(contract)
 
-    def list(self, window: Window) -> Sequence[SourcePart]:
+    def list(self, window: SourceWindow) -> Sequence[SourcePart]:
         with self._faults("listed"):
             parts = tuple(self._source.list(window))
         fault = _listing_fault(parts, window)
@@ -82,7 +82,7 @@ class _InstalledSource:
             raise DataError("source.failed", message, hint="the log has the stack of the source's own code") from err
 
 
-def _listing_fault(parts: Sequence[SourcePart], window: Window) -> str:
+def _listing_fault(parts: Sequence[SourcePart], window: SourceWindow) -> str:
     """Return what is wrong with a listing, or nothing."""
     days = {day.isoformat() for day in window.days}
     seen: set[str] = set()

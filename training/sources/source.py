@@ -49,7 +49,7 @@ class SourcePart:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class SourceWindow:
     """What a run may see of a table: event times in [start, end), of all that is known at `as_of`. A source may list more than that."""
 
     start: datetime | None
@@ -81,7 +81,7 @@ class PartContent:
 class Source(Protocol):
     """One table of a pipeline. It is made of the table's `TableContract`: `uri`, `partition`, `settings`, `columns`."""
 
-    def list(self, window: Window) -> Sequence[SourcePart]:
+    def list(self, window: SourceWindow) -> Sequence[SourcePart]:
         """Return the parts that a run may need, as they are now; a day without data has none.
 
         Raises:

@@ -7,33 +7,8 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from training.spec import PipelineSpec
-from training.spec.sections import data as spec_data
-from training.spec.sections.data import FeatureTable, Source
+from training.spec.sections.data import Column, Derived, FeatureTable, Source
 from training.spec.types import Setting
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Column:
-    """One declared column of a source."""
-
-    type: str
-    nullable: bool = False
-    source_name: str | None = None
-    """What the source calls it, where that is another name."""
-    generated: str | None = None
-    """What ingest writes into it: `row_number` or `partition_start`; None: it is read."""
-
-    @classmethod
-    def of(cls, column: spec_data.Column) -> Column:
-        return cls(type=column.type, nullable=column.nullable, source_name=column.source_name, generated=column.generated)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Derived:
-    """One column that ingest computes: an SQL expression over the columns declared before it."""
-
-    type: str
-    sql: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -136,8 +111,8 @@ def _main(spec: PipelineSpec) -> TableContract:
         uri=source.uri,
         partition=source.partition,
         settings=source.settings,
-        columns={name: Column.of(column) for name, column in source.columns.items()},
-        derived={name: Derived(type=d.type, sql=d.sql) for name, d in source.derive_in_order()},
+        columns=source.columns,
+        derived=dict(source.derive_in_order()),
         ignore=tuple(source.ignore),
         key=tuple(source.key),
         event_time=source.event_time,
@@ -170,7 +145,7 @@ def _feature(feature: FeatureTable, timezone: str) -> TableContract:
         uri=feature.uri,
         partition=feature.partition,
         settings=feature.settings,
-        columns={name: Column.of(column) for name, column in feature.columns.items()},
+        columns=feature.columns,
         ignore=tuple(feature.ignore),
         key=tuple(feature.on.values()) + ((feature.event_time,) if feature.event_time else ()),
         event_time=feature.event_time,

@@ -42,7 +42,7 @@ from training.evaluation_record import (
     EvaluationRecord,
     Latency,
     Rival,
-    UnknownLabels,
+    UnknownLabelCounts,
 )
 from training.format import local_moment, moment, number
 from training.installation import TRACKING
@@ -263,7 +263,7 @@ def _facts(
         dataset=dataset.digest,
         baseline=alike.words["champion"],
         **({"rows_seen": alike.seen} if alike.seen else {}),
-        unknown_labels=None if unknown is None else UnknownLabels.model_validate(unknown),
+        unknown_labels=None if unknown is None else UnknownLabelCounts.model_validate(unknown),
         classes=dataset.meta.get("classes"),
     )
 

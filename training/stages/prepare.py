@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from training.contracts import Scalar
 from training.data.classes import Classes, check_class_numbers, number_classes
 from training.data.dataset import DatasetMeta, DescribedFrame, describe_frame
-from training.data.derived import Derived, check_baseline
+from training.data.derived import DerivedColumn, check_baseline
 from training.data.encoders import EncoderSettings
 from training.data.engines.duckdb import DuckDBEngine
 from training.data.engines.engine import Engine, Frame
@@ -26,7 +26,7 @@ from training.data.exact_sums import exact_mean
 from training.data.frame_writer import FrameWriter
 from training.data.frames import pandas_rows
 from training.data.groups import column_numbers, kept_numbers
-from training.data.joins import LABEL, FeatureTable, MainTable
+from training.data.joins import LABEL, JoinedTable, MainTable
 from training.data.label_delay import META_KEY, SplitRule, split_bounds, split_lines
 from training.data.row_weights import weight_column
 from training.data.scratch_arrays import ScratchArrays
@@ -149,7 +149,7 @@ def _join(context: StageContext, snapshot: Manifest, engine: Engine) -> Frame:
         start=None if source.history is None else datetime.fromisoformat(snapshot.meta["window"]["start"]),
     )
     features = [
-        FeatureTable(
+        JoinedTable(
             name=table.table,
             paths=_parts(snapshot, table.table, folder),
             on=table.on,
@@ -292,7 +292,7 @@ def _fit(
         )
         for name, feature in spec.prepare.features.items()
     ]
-    derived = [Derived(name=name, type=column.type, sql=column.sql) for name, column in spec.prepare.derive_in_order()]
+    derived = [DerivedColumn(name=name, type=column.type, sql=column.sql) for name, column in spec.prepare.derive_in_order()]
     return engine.fit(divided.frame, training, derived=derived, features=plans)
 
 

@@ -15,12 +15,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from training.data.derived import Derived
+from training.data.derived import DerivedColumn
 from training.data.engines.duckdb_windows import NUMBERED, WindowFile, write_windows
 from training.data.engines.engine import BATCH_ROWS, Frame, Progress
 from training.data.engines.scratch_frame import ScratchFrame, fit_by_batch
 from training.data.engines.spill import SpilledBytes
-from training.data.joins import LABEL, MAX_ROWS_SHOWN, FeatureTable, MainTable, RowChecks
+from training.data.joins import LABEL, MAX_ROWS_SHOWN, JoinedTable, MainTable, RowChecks
 from training.data.transforms import FeaturePlan, FittedTransforms
 from training.data.windows import WindowColumn
 from training.errors import DataError, NightshiftError, shown
@@ -47,7 +47,7 @@ class DuckDBEngine:
         self._folder, self._progress = folder, progress
 
     def join(
-        self, main: MainTable, features: Sequence[FeatureTable], windows: Sequence[WindowColumn] = (), *, as_of: datetime
+        self, main: MainTable, features: Sequence[JoinedTable], windows: Sequence[WindowColumn] = (), *, as_of: datetime
     ) -> ScratchFrame:
         path = self._folder / FRAME_FILE
         checks = RowChecks(main, features)
@@ -61,7 +61,7 @@ class DuckDBEngine:
         return frame
 
     def fit(
-        self, frame: Frame, training: NDArray[np.bool_], *, derived: Sequence[Derived], features: Sequence[FeaturePlan]
+        self, frame: Frame, training: NDArray[np.bool_], *, derived: Sequence[DerivedColumn], features: Sequence[FeaturePlan]
     ) -> FittedTransforms:
         return fit_by_batch(frame, training, self._folder, derived=derived, features=features)
 
@@ -71,7 +71,7 @@ class DuckDBEngine:
         path: Path,
         checks: RowChecks,
         main: MainTable,
-        features: Sequence[FeatureTable],
+        features: Sequence[JoinedTable],
         windows: Sequence[WindowColumn],
         as_of: datetime,
     ) -> ScratchFrame:
@@ -129,7 +129,7 @@ def _join_failed(tables: list[str], err: Exception) -> NightshiftError:
 
 
 def _create_views(
-    connection: duckdb.DuckDBPyConnection, main: MainTable, features: Sequence[FeatureTable], windows: Sequence[WindowColumn]
+    connection: duckdb.DuckDBPyConnection, main: MainTable, features: Sequence[JoinedTable], windows: Sequence[WindowColumn]
 ) -> None:
     names = [LABEL] if main.label_column != LABEL else []
     names += [window.name for window in windows]
@@ -168,7 +168,7 @@ def _create_view(
     connection.execute(f"CREATE VIEW {quoted(view)} AS SELECT {selected} FROM {source}")  # noqa: S608
 
 
-def _check_unique(connection: duckdb.DuckDBPyConnection, table: FeatureTable) -> None:
+def _check_unique(connection: duckdb.DuckDBPyConnection, table: JoinedTable) -> None:
     """Refuse keys that occur twice: which of the rows would be joined is undefined."""
     key = _key(table)
     names = ", ".join(quoted(name) for name in key)
@@ -203,12 +203,12 @@ def _check_label(connection: duckdb.DuckDBPyConnection, main: MainTable, as_of: 
         raise DataError("label.range", message, hint=hint)
 
 
-def _key(table: FeatureTable) -> list[str]:
+def _key(table: JoinedTable) -> list[str]:
     return [*table.on.values(), *([table.event_time] if table.event_time else [])]
 
 
 def _query(
-    main: MainTable, features: Sequence[FeatureTable], files: Sequence[WindowFile], windows: Sequence[WindowColumn], as_of: datetime
+    main: MainTable, features: Sequence[JoinedTable], files: Sequence[WindowFile], windows: Sequence[WindowColumn], as_of: datetime
 ) -> str:
     kept = [name for name in main.columns.values() if name != LABEL]
     selected = [f"m.{quoted(name)}" for name in kept]
@@ -237,7 +237,7 @@ def _known(main: MainTable, as_of: datetime) -> str:
     return known
 
 
-def _join(main: MainTable, table: FeatureTable, alias: str) -> str:
+def _join(main: MainTable, table: JoinedTable, alias: str) -> str:
     keys = " AND ".join(f"m.{quoted(ours)} = {alias}.{quoted(theirs)}" for ours, theirs in table.on.items())
     view = quoted(f"facts of {table.name}")
     if table.event_time is None:
@@ -249,7 +249,7 @@ def _join(main: MainTable, table: FeatureTable, alias: str) -> str:
     return f"ASOF LEFT JOIN {view} {alias} ON {keys} AND {newest} >= {alias}.{quoted(table.event_time)}"
 
 
-def _seen(main: MainTable, table: FeatureTable, alias: str, column: str) -> str:
+def _seen(main: MainTable, table: JoinedTable, alias: str, column: str) -> str:
     """Return a fact's column, null where the fact is older than it may be."""
     value = f"{alias}.{quoted(column)}"
     if table.event_time is None or table.max_age is None:

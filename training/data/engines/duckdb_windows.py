@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from training.data.joins import FeatureTable, MainTable
+from training.data.joins import JoinedTable, MainTable
 from training.data.windows import AT, DECIDED, MICROSECOND, ROW, Block, WindowColumn, known_name, value_name, where_name, window_values
 from training.sql.expressions import columns_of, literal, quoted
 
@@ -50,7 +50,7 @@ def write_windows(
     connection: duckdb.DuckDBPyConnection,
     folder: Path,
     main: MainTable,
-    features: Sequence[FeatureTable],
+    features: Sequence[JoinedTable],
     windows: Sequence[WindowColumn],
     on_rows: Callable[[int], None],
 ) -> list[WindowFile]:
@@ -159,7 +159,7 @@ def _own_rows(main: MainTable, group: Sequence[WindowColumn]) -> str:
     return f"SELECT {', '.join(selected)} FROM main_rows WHERE {known} ORDER BY {', '.join(order)}"  # noqa: S608
 
 
-def _rows_of_both(connection: duckdb.DuckDBPyConnection, main: MainTable, table: FeatureTable, group: Sequence[WindowColumn]) -> str:
+def _rows_of_both(connection: duckdb.DuckDBPyConnection, main: MainTable, table: JoinedTable, group: Sequence[WindowColumn]) -> str:
     """Decisions of the main table, and the rows of a feature table, under the same key."""
     files = ", ".join(literal(str(path)) for path in table.paths)
     source = f"read_parquet([{files}], hive_partitioning = false)"

@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from training.data.derived import Derived
-from training.data.joins import FeatureTable, MainTable
+from training.data.derived import DerivedColumn
+from training.data.joins import JoinedTable, MainTable
 from training.data.transforms import FeaturePlan, FittedTransforms
 from training.data.windows import WindowColumn
 
@@ -66,7 +66,7 @@ class Frame(Protocol):
 class Engine(Protocol):
     """Where the tables of a snapshot become one frame."""
 
-    def join(self, main: MainTable, features: Sequence[FeatureTable], windows: Sequence[WindowColumn] = (), *, as_of: datetime) -> Frame:
+    def join(self, main: MainTable, features: Sequence[JoinedTable], windows: Sequence[WindowColumn] = (), *, as_of: datetime) -> Frame:
         """Return the joined rows with a `label` (float32, or text: the name of a class).
 
         Args:
@@ -83,7 +83,7 @@ class Engine(Protocol):
         ...
 
     def fit(
-        self, frame: Frame, training: NDArray[np.bool_], *, derived: Sequence[Derived], features: Sequence[FeaturePlan]
+        self, frame: Frame, training: NDArray[np.bool_], *, derived: Sequence[DerivedColumn], features: Sequence[FeaturePlan]
     ) -> FittedTransforms:
         """Return transforms fitted on the rows for which `training`, [n], is true.
 

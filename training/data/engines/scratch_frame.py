@@ -14,7 +14,7 @@ import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from training.data.derived import Derived, number_types
+from training.data.derived import DerivedColumn, number_types
 from training.data.engines.engine import BATCH_ROWS, Frame
 from training.data.frames import nullable_columns, pandas_column, pandas_rows
 from training.data.joins import LABEL
@@ -163,7 +163,7 @@ def rebatched(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
 
 
 def fit_by_batch(
-    frame: Frame, training: NDArray[np.bool_], folder: Path, *, derived: Sequence[Derived], features: Sequence[FeaturePlan]
+    frame: Frame, training: NDArray[np.bool_], folder: Path, *, derived: Sequence[DerivedColumn], features: Sequence[FeaturePlan]
 ) -> FittedTransforms:
     """Return transforms fitted in one pass over the frame.
 

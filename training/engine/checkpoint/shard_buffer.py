@@ -18,7 +18,7 @@ NUM_LAYOUTS: Final = 4
 
 
 @dataclass(eq=False, slots=True)
-class Layout:
+class BufferLayout:
     """What this process has of the states with one signature."""
 
     signature: Signature
@@ -37,9 +37,9 @@ class Layouts:
     """The layouts of the last saves: to list the chunks of a thousand tensors takes longer than to copy them."""
 
     def __init__(self) -> None:
-        self._known: list[Layout] = []
+        self._known: list[BufferLayout] = []
 
-    def of(self, state: State) -> Layout:
+    def of(self, state: State) -> BufferLayout:
         """Return the layout of a state.
 
         Raises:
@@ -50,7 +50,7 @@ class Layouts:
             if known.signature == signature:
                 return known
         check_savable(state)
-        layout = Layout(signature, Listing.of(state))
+        layout = BufferLayout(signature, Listing.of(state))
         self._known = [layout, *self._known[: NUM_LAYOUTS - 1]]
         return layout
 
@@ -59,14 +59,14 @@ class Layouts:
 class Copied:
     """The bytes of one save, valid until the next one from the same buffer."""
 
-    layout: Layout
+    layout: BufferLayout
     chunks: Mapping[int, memoryview]
     """By number of the chunk in the layout's listing."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Targets:
-    layout: Layout
+    layout: BufferLayout
     numbers: Sequence[int]
     names: Sequence[str]
     views: Sequence[torch.Tensor]
@@ -80,17 +80,17 @@ class ShardBuffer:
         self._cells = Cells()
         self._targets: _Targets | None = None
 
-    def reserve(self, layout: Layout, pool: Background) -> None:
+    def reserve(self, layout: BufferLayout, pool: Background) -> None:
         """Begin to allocate in the background what a copy needs."""
         self._cells.reserve(_places(layout, layout.copied)[1], pool)
 
-    def copy(self, layout: Layout, state: State) -> Copied:
+    def copy(self, layout: BufferLayout, state: State) -> Copied:
         """Return copies of this process's chunks."""
         targets = self._targets_of(layout, state)
         copy_all(targets.views, local_parts(state, targets.names))
         return targets.copied
 
-    def _targets_of(self, layout: Layout, state: State) -> _Targets:
+    def _targets_of(self, layout: BufferLayout, state: State) -> _Targets:
         numbers = layout.copied
         if self._targets is not None and self._targets.layout is layout and self._targets.numbers == numbers:
             return self._targets
@@ -105,7 +105,7 @@ class ShardBuffer:
         return self._targets
 
 
-def _places(layout: Layout, numbers: Sequence[int]) -> tuple[dict[int, int], int]:
+def _places(layout: BufferLayout, numbers: Sequence[int]) -> tuple[dict[int, int], int]:
     """Return where each chunk is copied to, and how many bytes they need."""
     places, end = {}, 0
     for number in numbers:

@@ -25,7 +25,7 @@ from training.engine.checkpoint.chunks import FORMAT, Piece, block_name, blocks_
 from training.engine.checkpoint.format import Identity, Position
 from training.engine.checkpoint.plan import GlobalPlan, Listing, plan_for
 from training.engine.checkpoint.savers import Exchange, Savers
-from training.engine.checkpoint.shard_buffer import Copied, Layout, Layouts, ShardBuffer
+from training.engine.checkpoint.shard_buffer import BufferLayout, Copied, Layouts, ShardBuffer
 from training.engine.checkpoint.tensors import State
 from training.engine.checkpoint.writer import Commits, Interval, Saves, Written, place_of
 from training.errors import LeaseLostError, NightshiftError, UnavailableError
@@ -172,7 +172,7 @@ class ShardedWriter:
             kind = LeaseLostError if done.get("code") == "lease.lost" else UnavailableError
             raise kind(str(done.get("code") or "checkpoint.incomplete"), f"rank 0 did not commit: {done['error']}")
 
-    def _agree_on_plan(self, number: int, layout: Layout) -> tuple[Sequence[int], GlobalPlan | None]:
+    def _agree_on_plan(self, number: int, layout: BufferLayout) -> tuple[Sequence[int], GlobalPlan | None]:
         """Return the chunks that this rank writes, and on rank 0 the whole plan."""
         exchange, digest = self._exchange, layout.listing.digest
         if digest not in self._told:

@@ -14,7 +14,7 @@ import pytest
 
 from training.contracts import canonical_json
 from training.data import frame_writer
-from training.data.dataset import Part, columns_of, describe_frame, parts_of, sample_order_digest
+from training.data.dataset import FramePart, columns_of, describe_frame, parts_of, sample_order_digest
 from training.data.dataset_reader import DatasetReader
 from training.data.frame_writer import FrameWriter, part_rows
 from training.errors import DataError
@@ -180,6 +180,6 @@ def test_a_part_has_whole_batches_or_of_wide_rows_a_fraction_of_one(columns: int
 def test_a_part_has_about_64_mib() -> None:
     assert part_rows(pa.schema([("x", pa.int32())])) == 2**24
     assert part_rows(TABLE.schema) * (8 + 8 + 4 + 1 / 8 + 32 + 4) <= 2**26
-    assert canonical_json(describe_frame([Part.numbered(0, rows=1, splits={"train": 1})], [])) == (
+    assert canonical_json(describe_frame([FramePart.numbered(0, rows=1, splits={"train": 1})], [])) == (
         b'{"format":1,"parts":[{"rows":1,"splits":{"train":1}}],"schema":[]}'
     )

@@ -16,7 +16,7 @@ import pytest
 
 from training.data.engines import duckdb as duckdb_engine
 from training.data.engines.duckdb import DuckDBEngine
-from training.data.joins import FeatureTable, MainTable
+from training.data.joins import JoinedTable, MainTable
 from training.errors import DataError
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -55,10 +55,10 @@ def main(tmp_path: Path) -> MainTable:
     )
 
 
-def weather(tmp_path: Path, hours: Sequence[float], **changes: Any) -> FeatureTable:
+def weather(tmp_path: Path, hours: Sequence[float], **changes: Any) -> JoinedTable:
     """Return weather at place a, so many hours after noon; its temperature is that number."""
     columns = {"place": ["a"] * len(hours), "at": [NOON + n * HOUR for n in hours], "temp": [float(n) for n in hours]}
-    table = FeatureTable(
+    table = JoinedTable(
         name="weather",
         paths=[write(tmp_path / "weather.parquet", columns)],
         on={"place": "place"},
@@ -69,12 +69,12 @@ def weather(tmp_path: Path, hours: Sequence[float], **changes: Any) -> FeatureTa
     return dataclasses.replace(table, **changes)
 
 
-def join(tmp_path: Path, main: MainTable, *features: FeatureTable) -> pd.DataFrame:
+def join(tmp_path: Path, main: MainTable, *features: JoinedTable) -> pd.DataFrame:
     frame = DuckDBEngine(tmp_path, lambda _done, _total, _unit: None).join(main, features, as_of=AS_OF)
     return pa.concat_tables(frame.batches()).to_pandas()
 
 
-def refusal(tmp_path: Path, main: MainTable, *features: FeatureTable) -> DataError:
+def refusal(tmp_path: Path, main: MainTable, *features: JoinedTable) -> DataError:
     with pytest.raises(DataError) as caught:
         join(tmp_path, main, *features)
     return caught.value
@@ -108,7 +108,7 @@ def test_fact_older_than_max_age_at_the_decision_is_missing(tmp_path: Path, main
 
 
 def test_dimension_is_joined_without_dropping_or_doubling_rows_and_under_its_new_name(tmp_path: Path, main: MainTable) -> None:
-    places = FeatureTable(
+    places = JoinedTable(
         name="places",
         paths=[write(tmp_path / "places.parquet", {"code": ["b", None, None], "delay": [7, 8, 9]})],
         on={"place": "code"},
@@ -135,8 +135,8 @@ def test_integers_from_2_53_beside_a_missing_one_are_joined_by_all_their_digits(
     main = dataclasses.replace(main, columns={**main.columns, "user": "user"})
     on = {"user": "user"}
     seen = {"user": [large + 1, large, None], "at": [NOON - 9 * HOUR] * 3, "clicks": [11, 10, 12]}
-    clicks = FeatureTable(name="clicks", paths=[write(tmp_path / "c.parquet", seen)], on=on, columns={"clicks": "c"}, event_time="at")
-    ages = FeatureTable(
+    clicks = JoinedTable(name="clicks", paths=[write(tmp_path / "c.parquet", seen)], on=on, columns={"clicks": "c"}, event_time="at")
+    ages = JoinedTable(
         name="ages", paths=[write(tmp_path / "ages.parquet", {"user": [large + 1, large], "age": [31, 30]})], on=on, columns={"age": "age"}
     )
 
@@ -205,7 +205,7 @@ def test_fact_from_after_the_decision_is_found_after_any_join(tmp_path: Path, ma
     # A join that forgets the lead: the check after it must not rely on it.
     honest = duckdb_engine._join
 
-    def careless(main: MainTable, table: FeatureTable, alias: str) -> str:
+    def careless(main: MainTable, table: JoinedTable, alias: str) -> str:
         return honest(dataclasses.replace(main, decision_lead=timedelta()), table, alias)
 
     monkeypatch.setattr(duckdb_engine, "_join", careless)

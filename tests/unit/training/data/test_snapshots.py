@@ -18,8 +18,9 @@ from training.data.snapshots import SnapshotPlan, take_snapshot
 from training.errors import DataError
 from training.runtime.provenance import CHECKOUT
 from training.sources.listing import list_source
-from training.sources.table_contract import Column, Derived, RowSample, TableContract
+from training.sources.table_contract import RowSample, TableContract
 from training.sources.tables import schema_hash
+from training.spec.sections.data import Column, Derived
 from training.store import Manifest, Store
 
 START, END = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 3, tzinfo=UTC)

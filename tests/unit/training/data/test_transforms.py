@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 
 from tests.unit.training.data.fitted_columns import apply_one, fit_one, plan
-from training.data.derived import Derived
+from training.data.derived import DerivedColumn
 from training.data.transforms import FittedTransforms, Matrix
 from training.data.transforms_file import serving_inputs
 from training.errors import DataError
@@ -169,9 +169,9 @@ FRAME = pd.DataFrame(
     }
 )
 DERIVED = [
-    Derived(name="age", type="double", sql="year - built -- in years"),
-    Derived(name="old", type="int64", sql="CASE WHEN age > 5 THEN 1 ELSE 0 END"),
-    Derived(name="hour", type="int64", sql="hour(timezone('America/New_York', departure))"),
+    DerivedColumn(name="age", type="double", sql="year - built -- in years"),
+    DerivedColumn(name="old", type="int64", sql="CASE WHEN age > 5 THEN 1 ELSE 0 END"),
+    DerivedColumn(name="hour", type="int64", sql="hour(timezone('America/New_York', departure))"),
 ]
 PLANS = [
     plan("carrier", "category"),
@@ -201,7 +201,7 @@ def test_derived_columns_may_use_earlier_ones_and_times_are_local_where_asked(fi
 
 
 def test_expressions_see_the_declared_types_of_numbers_whether_or_not_one_is_missing() -> None:
-    derived = [Derived(name="half", type="double", sql="n // 2"), Derived(name="named", type="string", sql="n || '-' || f")]
+    derived = [DerivedColumn(name="half", type="double", sql="n // 2"), DerivedColumn(name="named", type="string", sql="n || '-' || f")]
     features = [plan("half", "number"), plan("named", "category")]
     rows = pd.DataFrame({"n": [7, 3], "f": [1.5, 2.0]})
     planned = FittedTransforms.planned(["n", "f"], derived=derived, features=features, types={"n": "int64", "f": "double", "z": "int8"})
@@ -265,7 +265,8 @@ def test_fit_does_not_depend_on_the_hash_seed() -> None:
         "import pandas as pd, sys; from training.data.transforms import *; from training.data.encoders import *;"
         "f = pd.DataFrame({'x': list('cabbagecab'), 'y': range(10)});"
         "p = [FeaturePlan(name=n, settings=EncoderSettings(kind=k)) for n, k in (('x', 'category'), ('y', 'log'))];"
-        "sys.stdout.buffer.write(FittedTransforms.fit(f, derived=[Derived(name='z', type='string', sql='lower(x)')], features=p).to_json())"
+        "d = [DerivedColumn(name='z', type='string', sql='lower(x)')];"
+        "sys.stdout.buffer.write(FittedTransforms.fit(f, derived=d, features=p).to_json())"
     )
     written = [
         subprocess.run([sys.executable, "-c", code], cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": seed}, check=True, capture_output=True)
@@ -296,17 +297,17 @@ def test_column_of_another_kind_is_refused_by_name(fitted: FittedTransforms) -> 
 @pytest.mark.parametrize(
     ("derived", "code"),
     [
-        (Derived(name="d", type="double", sql="sum(year)"), "derive.expression"),
-        (Derived(name="d", type="double", sql="(SELECT 1)"), "derive.expression"),
-        (Derived(name="d", type="double", sql="nowhere + 1"), "derive.expression"),
-        (Derived(name="year", type="double", sql="built"), "derive.name"),
-        (Derived(name="d", type="blob", sql="built"), "derive.type"),
-        (Derived(name="d", type="double", sql="carrier"), "derive.failed"),
-        (Derived(name="d", type="double", sql="1 + 1"), "derive.constant"),
+        (DerivedColumn(name="d", type="double", sql="sum(year)"), "derive.expression"),
+        (DerivedColumn(name="d", type="double", sql="(SELECT 1)"), "derive.expression"),
+        (DerivedColumn(name="d", type="double", sql="nowhere + 1"), "derive.expression"),
+        (DerivedColumn(name="year", type="double", sql="built"), "derive.name"),
+        (DerivedColumn(name="d", type="blob", sql="built"), "derive.type"),
+        (DerivedColumn(name="d", type="double", sql="carrier"), "derive.failed"),
+        (DerivedColumn(name="d", type="double", sql="1 + 1"), "derive.constant"),
     ],
     ids=["aggregate", "subquery", "unknown column", "name taken", "unknown type", "does not fit", "no column"],
 )
-def test_expression_that_is_none_of_a_row_is_refused(derived: Derived, code: str) -> None:
+def test_expression_that_is_none_of_a_row_is_refused(derived: DerivedColumn, code: str) -> None:
     with pytest.raises(DataError) as caught:
         FittedTransforms.fit(FRAME, derived=[derived], features=[plan(derived.name, "number")])
     assert caught.value.code == code

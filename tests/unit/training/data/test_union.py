@@ -17,8 +17,9 @@ from training.errors import DataError, SpecError
 from training.runtime.provenance import CHECKOUT
 from training.sources.listing import list_source, listing_for, missing_partitions
 from training.sources.source import ListedPart
-from training.sources.table_contract import Column, TableContract, contracts_of
+from training.sources.table_contract import TableContract, contracts_of
 from training.spec import PipelineSpec, load_spec, resolve_uris, spec_part
+from training.spec.sections.data import Column
 from training.store import Manifest, Store
 
 AS_OF = datetime(2026, 2, 1, 2, tzinfo=UTC)

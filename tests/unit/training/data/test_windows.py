@@ -19,7 +19,7 @@ from tests.unit.training.data.window_oracle import Row, oracle
 from training.data import windows as windows_module
 from training.data.engines import duckdb_windows
 from training.data.engines.duckdb import DuckDBEngine
-from training.data.joins import FeatureTable, MainTable
+from training.data.joins import JoinedTable, MainTable
 from training.data.windows import WindowColumn
 
 INSTANT = pa.timestamp("us", tz="UTC")
@@ -63,13 +63,13 @@ def main_of(folder: Path, rows: Sequence[Row], **changes: Any) -> MainTable:
     return dataclasses.replace(table, **changes)
 
 
-def facts_of(folder: Path, rows: Sequence[Row]) -> FeatureTable:
-    return FeatureTable(
+def facts_of(folder: Path, rows: Sequence[Row]) -> JoinedTable:
+    return JoinedTable(
         name="weather", paths=write(folder / "facts", rows, FACT_TYPES), on={"place": "town"}, columns={"rain": "rain"}, event_time="seen"
     )
 
 
-def joined(folder: Path, main: MainTable, features: Sequence[FeatureTable], windows: Sequence[WindowColumn]) -> list[dict[str, Any]]:
+def joined(folder: Path, main: MainTable, features: Sequence[JoinedTable], windows: Sequence[WindowColumn]) -> list[dict[str, Any]]:
     frame = DuckDBEngine(folder, lambda _done, _total, _unit: None).join(main, features, windows, as_of=AS_OF)
     assert frame.schema.names[-1 - len(windows) :] == [*(window.name for window in windows), "label"]
     rows: list[dict[str, Any]] = pa.concat_tables(frame.batches()).to_pylist() if frame.num_rows else []

@@ -11,8 +11,9 @@ import pytest
 from training.errors import DataError
 from training.sources.files import read_rows
 from training.sources.registry import source_of
-from training.sources.source import Window
-from training.sources.table_contract import Column, TableContract
+from training.sources.source import SourceWindow
+from training.sources.table_contract import TableContract
+from training.spec.sections.data import Column
 
 TYPES = {"id": "int64", "x": "double", "t": "timestamp", "s": "string", "d": "date", "b": "boolean", "i": "int8", "f": "float"}
 LIMIT = 10**7
@@ -56,7 +57,7 @@ def test_four_hundred_damaged_files_are_read_or_refused_with_a_code(tmp_path: Pa
         path.write_bytes(damaged(sound(kind), chance))
         try:
             source = source_of(contract)
-            (part,) = source.list(Window(None, None, datetime(2026, 2, 1, tzinfo=UTC)))
+            (part,) = source.list(SourceWindow(None, None, datetime(2026, 2, 1, tzinfo=UTC)))
             rows = read_rows(contract, source.read(part, tmp_path / "scratch", limit_bytes=LIMIT), source=path.name, limit_bytes=LIMIT)
             assert set(rows.column_names) <= TYPES.keys()
         except DataError:

@@ -13,8 +13,9 @@ from training.errors import DataError
 from training.sources.files import read_rows
 from training.sources.listing import list_source
 from training.sources.registry import source_of
-from training.sources.source import SourcePart, Window
-from training.sources.table_contract import Column, TableContract
+from training.sources.source import SourcePart, SourceWindow
+from training.sources.table_contract import TableContract
+from training.spec.sections.data import Column
 
 CONTENT = {"csv": b"id,s\n1,a\n2,b\n", "jsonl": b'{"id": 1, "s": "a"}\n{"id": 2, "s": "b"}\n'}
 CODECS = {
@@ -30,7 +31,7 @@ def read(tmp_path: Path, kind: str, name: str, data: bytes, *, limit_bytes: int 
     contract = TableContract(
         name="t", kind=kind, uri=f"{(tmp_path / 't').as_uri()}", columns={"id": Column(type="int64"), "s": Column(type="string")}
     )
-    source, (part,) = source_of(contract), source_of(contract).list(Window(None, None, datetime(2026, 1, 1, tzinfo=UTC)))
+    source, (part,) = source_of(contract), source_of(contract).list(SourceWindow(None, None, datetime(2026, 1, 1, tzinfo=UTC)))
     assert part == SourcePart(part.uri, len(data), list_source(contract.place)[0].version)
     folder = tmp_path / "scratch"
     folder.mkdir()

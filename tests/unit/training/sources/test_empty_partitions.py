@@ -15,8 +15,9 @@ from training.sources.files import read_rows
 from training.sources.listing import list_source
 from training.sources.registry import source_of
 from training.sources.source import SourcePart
-from training.sources.table_contract import Column, TableContract
+from training.sources.table_contract import TableContract
 from training.sources.tables import ARROW_TYPES
+from training.spec.sections.data import Column
 
 COLUMNS = {"id": Column(type="int64"), "sold": Column(type="timestamp")}
 SCHEMA = pa.schema([(name, ARROW_TYPES[column.type]) for name, column in COLUMNS.items()])

@@ -10,7 +10,8 @@ import pytest
 
 from training.sources.files import read_rows
 from training.sources.source import PartContent
-from training.sources.table_contract import Column, TableContract
+from training.sources.table_contract import TableContract
+from training.spec.sections.data import Column
 
 CONTRACT = TableContract(
     name="orders",

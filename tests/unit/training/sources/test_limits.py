@@ -16,7 +16,8 @@ from training.runtime.memory import memory_limit_bytes
 from training.sources import files
 from training.sources.limits import DEFAULT_SHARE, TABLE_MEMORY, decoded_bytes, table_limit_bytes
 from training.sources.listing import list_source
-from training.sources.table_contract import Column, TableContract
+from training.sources.table_contract import TableContract
+from training.spec.sections.data import Column
 from training.store import Store
 
 START, END = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 3, tzinfo=UTC)

@@ -15,8 +15,9 @@ from pyarrow.parquet import encryption
 from training.errors import DataError
 from training.sources.files import part_as_is, read_rows
 from training.sources.source import PartContent
-from training.sources.table_contract import Column, TableContract
+from training.sources.table_contract import TableContract
 from training.sources.tables import schema_hash
+from training.spec.sections.data import Column
 
 CONTRACT = TableContract(name="t", kind="parquet", columns={"id": Column(type="int64"), "s": Column(type="string")})
 LIMIT = 10**6

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from training.errors import DataError
 from training.sources.row_filters import selected
-from training.sources.table_contract import Column, Derived, RowSample, TableContract
+from training.sources.table_contract import RowSample, TableContract
 from training.sources.tables import ARROW_TYPES
+from training.spec.sections.data import Column, Derived
 
 TYPES = {"id": "int64", "s": "string", "d": "date", "t": "timestamp", "b": "boolean"}
 SCHEMA = pa.schema([(name, ARROW_TYPES[kind]) for name, kind in TYPES.items()])

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from training.sources.schema_changes import in_words, schema_changes
-from training.sources.table_contract import Column, Derived, TableContract
+from training.sources.table_contract import TableContract
+from training.spec.sections.data import Column, Derived
 
 COLUMNS = {"id": Column(type="int64"), "price": Column(type="float")}
 

@@ -19,9 +19,10 @@ from training.sources.limits import decoded_bytes
 from training.sources.listing import list_source
 from training.sources.registry import source_of
 from training.sources.schema_changes import schema_changes
-from training.sources.source import SourcePart, Window
-from training.sources.table_contract import Column, RowSample, TableContract
+from training.sources.source import SourcePart, SourceWindow
+from training.sources.table_contract import RowSample, TableContract
 from training.sources.tables import ARROW_TYPES
+from training.spec.sections.data import Column
 
 KINDS = ("csv", "jsonl", "parquet")
 NAMES = {
@@ -157,7 +158,8 @@ def test_file_is_kept_byte_for_byte_only_where_no_column_is_renamed(change: dict
 
 def test_part_of_a_snapshot_has_the_names_of_the_yaml(tmp_path: Path) -> None:
     rows = read(tmp_path, "parquet", IN_FILE)
-    part = part_of_rows(CONTRACT, rows, Window(None, None, datetime(2026, 1, 1, tzinfo=UTC)), tmp_path / "part.parquet", source="part")
+    window = SourceWindow(None, None, datetime(2026, 1, 1, tzinfo=UTC))
+    part = part_of_rows(CONTRACT, rows, window, tmp_path / "part.parquet", source="part")
     assert part.schema == TYPES
     assert pq.read_table(part.path).schema.types == [ARROW_TYPES[TYPES[name]] for name in VALUES]
 

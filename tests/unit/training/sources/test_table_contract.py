@@ -7,8 +7,9 @@ from datetime import timedelta
 import pytest
 
 from training.runtime.provenance import CHECKOUT
-from training.sources.table_contract import Column, Derived, RowSample, TableContract, contracts_of
+from training.sources.table_contract import RowSample, TableContract, contracts_of
 from training.spec import PipelineSpec, parse_spec
+from training.spec.sections.data import Column, Derived
 
 SOURCE = "  source:\n"
 UNION = '    union:\n      - {table: us, kind: jsonl, uri: "${US_URI}/us", partition: "{date}"}\n'

@@ -23,7 +23,7 @@ from safetensors.torch import save
 from tests.unit.training.evaluation.model_files import FRAME, model_folder
 from tests.unit.training.registry.registered import Registry, scores_elsewhere
 from training.contracts import canonical_json
-from training.data.derived import Derived
+from training.data.derived import DerivedColumn
 from training.data.encoders import EncoderSettings
 from training.data.transforms import FeaturePlan, FittedTransforms
 from training.errors import SpecError
@@ -90,7 +90,7 @@ def write(path: Path, *, imports: str = "", body: str = "", factor: str = "1.0")
 
 def transforms() -> bytes:
     plans = [FeaturePlan(name=name, settings=EncoderSettings(kind="number")) for name in FEATURES]
-    return FittedTransforms.fit(FRAME, derived=[Derived(name="twice", type="double", sql="value * 2")], features=plans).to_json()
+    return FittedTransforms.fit(FRAME, derived=[DerivedColumn(name="twice", type="double", sql="value * 2")], features=plans).to_json()
 
 
 def files_of(family: str, factor: float = 1.0) -> dict[str, bytes]:

@@ -20,7 +20,7 @@ from training.data.encoders import EncoderSettings
 from training.data.engines import duckdb as engine_module
 from training.data.engines.duckdb import DuckDBEngine
 from training.data.engines.engine import BATCH_ROWS
-from training.data.joins import FeatureTable, MainTable
+from training.data.joins import JoinedTable, MainTable
 from training.data.transforms import FeaturePlan
 from training.sql.expressions import hardened
 
@@ -36,7 +36,7 @@ class Pair:
     """A spec and its tables."""
 
     main: MainTable
-    features: tuple[FeatureTable, ...]
+    features: tuple[JoinedTable, ...]
     tables: dict[str, pa.Table]
     plans: tuple[FeaturePlan, ...]
 
@@ -84,14 +84,14 @@ def pair_of(seed: int) -> Pair:
         age = timedelta(days=int(rng.integers(1, 9))) if rng.random() < 0.5 else None
         lag = timedelta(minutes=int(rng.integers(0, 90)))
         features.append(
-            FeatureTable(
+            JoinedTable(
                 name="facts", paths=[], on={"k": "key"}, columns={"value": "fact"}, event_time="seen", available_after=lag, max_age=age
             )
         )
         names.append("fact")
     if rng.random() < 0.5:
         tables["places"] = pa.table({"key": rng.permutation(num_keys), "size": numbers(rng, num_keys)})
-        features.append(FeatureTable(name="places", paths=[], on={"k": "key"}, columns={"size": "size"}))
+        features.append(JoinedTable(name="places", paths=[], on={"k": "key"}, columns={"size": "size"}))
         names.append("size")
     plans = [FeaturePlan(name=name, settings=EncoderSettings(kind=str(rng.choice(KINDS)))) for name in names]
     plans += [FeaturePlan(name=name, settings=EncoderSettings(kind="category")) for name in ("word", "k")]

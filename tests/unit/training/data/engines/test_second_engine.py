@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 from tests.golden.synthetic_flights import write_flights
 from tests.unit.training.stages.test_prepare import load, run
 from tests.unit.training.stages.test_windows import CHANGES as WINDOWS
-from training.data.derived import Derived
+from training.data.derived import DerivedColumn
 from training.data.encoders import EncoderSettings
 from training.data.engines.engine import Frame, Progress
 from training.data.engines.scratch_frame import ScratchFrame, fit_by_batch, write_rows
 from training.data.frames import pandas_rows
-from training.data.joins import LABEL, FeatureTable, MainTable, RowChecks
+from training.data.joins import LABEL, JoinedTable, MainTable, RowChecks
 from training.data.target_encoding import TargetRows
 from training.data.transforms import FeaturePlan, FittedTransforms
 from training.data.windows import (
@@ -51,7 +51,7 @@ class PandasEngine:
     def __init__(self, folder: Path, progress: Progress) -> None:
         self._folder = folder
 
-    def join(self, main: MainTable, features: Sequence[FeatureTable], windows: Sequence[WindowColumn] = (), *, as_of: datetime) -> Frame:
+    def join(self, main: MainTable, features: Sequence[JoinedTable], windows: Sequence[WindowColumn] = (), *, as_of: datetime) -> Frame:
         type(self).joins += 1
         rows = pa.concat_tables(pq.ParquetFile(path).read() for path in main.paths).select(list(main.columns))
         frame = rows.to_pandas()
@@ -78,12 +78,12 @@ class PandasEngine:
         return ScratchFrame(path=path, schema=checked.schema, num_rows=write_rows(path, checked.schema, iter([checked])))
 
     def fit(
-        self, frame: Frame, training: NDArray[np.bool_], *, derived: Sequence[Derived], features: Sequence[FeaturePlan]
+        self, frame: Frame, training: NDArray[np.bool_], *, derived: Sequence[DerivedColumn], features: Sequence[FeaturePlan]
     ) -> FittedTransforms:
         return fit_by_batch(frame, training, self._folder, derived=derived, features=features)
 
     @staticmethod
-    def _window(frame: pd.DataFrame, main: MainTable, window: WindowColumn, features: Sequence[FeatureTable]) -> pa.ChunkedArray:
+    def _window(frame: pd.DataFrame, main: MainTable, window: WindowColumn, features: Sequence[JoinedTable]) -> pa.ChunkedArray:
         """Sort rows by key and time, as any engine can; the values are `window_values`'s."""
         table = next((table for table in features if table.name == window.table), None)
         decisions = pd.DataFrame({ROW: np.arange(len(frame)), DECIDED: _us(frame[main.event_time]) - main.decision_lead // MICROSECOND})
@@ -110,7 +110,7 @@ class PandasEngine:
         return pa.chunked_array([pa.array([values.get(row, 0 if window.is_count else None) for row in range(len(frame))], kind)])
 
     @staticmethod
-    def _fact_of_each_row(frame: pd.DataFrame, main: MainTable, table: FeatureTable, facts: pd.DataFrame) -> NDArray[np.float64]:
+    def _fact_of_each_row(frame: pd.DataFrame, main: MainTable, table: JoinedTable, facts: pd.DataFrame) -> NDArray[np.float64]:
         """Return the number of the fact, NaN without one."""
         facts = facts.assign(fact=np.arange(len(facts), dtype=np.float64))
         if table.event_time is None:
@@ -250,7 +250,7 @@ def test_fitting_by_batch_is_fitting_on_the_training_rows(tmp_path: Path) -> Non
         text=pa.array(["b", "a", None, "b", "c", "c", "c", "d"]),
     )
     training = np.array([1, 1, 1, 0, 1, 0, 0, 0], dtype=bool)
-    derived = [Derived(name="half", type="double", sql="number // 2")]
+    derived = [DerivedColumn(name="half", type="double", sql="number // 2")]
     features = [
         FeaturePlan(name="number", settings=EncoderSettings(kind="standard")),
         FeaturePlan(name="half", settings=EncoderSettings(kind="number")),
@@ -334,7 +334,7 @@ def test_integers_from_2_53_beside_a_missing_one_are_told_apart_in_training_and_
 def test_an_expression_sees_integers_from_2_53_beside_a_missing_one_in_full(tmp_path: Path) -> None:
     ids = [LARGE + 1, 4, None, LARGE + 3, 5, 6]
     frame = scratch(tmp_path, id=pa.array(ids, pa.int64()))
-    derived = [Derived(name="next", type="int64", sql="id + 1"), Derived(name="digit", type="int64", sql="next % 10")]
+    derived = [DerivedColumn(name="next", type="int64", sql="id + 1"), DerivedColumn(name="digit", type="int64", sql="next % 10")]
     plans = [FeaturePlan(name=name, settings=EncoderSettings(kind="category")) for name in ("next", "digit")]
 
     found = fit_by_batch(frame, np.ones(6, dtype=bool), tmp_path, derived=derived, features=plans)

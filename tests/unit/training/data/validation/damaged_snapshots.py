@@ -16,8 +16,9 @@ import pyarrow.parquet as pq
 from training.contracts import sha256_hex
 from training.data.validation.snapshot_checks import Rules
 from training.data.validation.snapshot_view import TableView, open_snapshot
-from training.sources.table_contract import Column, TableContract
+from training.sources.table_contract import TableContract
 from training.sources.tables import schema_of
+from training.spec.sections.data import Column
 from training.store import Manifest
 from training.store.manifests import FileEntry
 

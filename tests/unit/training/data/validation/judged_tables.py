@@ -14,7 +14,8 @@ from training.data.validation.column_statistics import profile
 from training.data.validation.results import CheckResult
 from training.data.validation.snapshot_view import TableView, open_snapshot
 from training.data.validation.suites import SuiteJudge
-from training.sources.table_contract import Column, TableContract
+from training.sources.table_contract import TableContract
+from training.spec.sections.data import Column
 from training.store import Manifest
 from training.store.manifests import FileEntry
 

@@ -12,7 +12,8 @@ import pytest
 
 from tests.unit.training.data.validation.damaged_snapshots import DAMAGES, Columns, open_views, rules
 from training.data.validation.checks import check_complete, check_freshness, check_partition_days, check_volume
-from training.sources.table_contract import Column, TableContract
+from training.sources.table_contract import TableContract
+from training.spec.sections.data import Column
 
 AS_OF = datetime(2026, 2, 1, 2, tzinfo=UTC)
 AS_OF_US = 1_769_911_200_000_000

@@ -13,8 +13,9 @@ import pytest
 from training.data.validation import column_statistics
 from training.data.validation.results import ColumnStatistics
 from training.data.validation.snapshot_view import TableView, open_snapshot
-from training.sources.table_contract import Column, TableContract
+from training.sources.table_contract import TableContract
 from training.sources.tables import schema_of
+from training.spec.sections.data import Column
 from training.store import Manifest
 from training.store.manifests import FileEntry
 

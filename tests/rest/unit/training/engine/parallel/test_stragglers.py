@@ -17,8 +17,8 @@ from tests.unit.training.engine.parallel.slow_ranks import NUM_STEPS, Seen, Slow
 from training.engine.own_time import UNKNOWN, Measured
 from training.engine.stragglers import (
     LONG_WINDOW_SECONDS,
-    Comparison,
     LongWindow,
+    StepComparison,
     Straggler,
     StragglerCheck,
     as_computed,
@@ -98,7 +98,7 @@ def table(*own: float, step: float = 1.0) -> list[Measured]:
 
 def named_after(windows: Sequence[Sequence[float]], stages: Sequence[int] = (), step: float = 1.0) -> list[list[int]]:
     """Return who is named after each window."""
-    comparison = Comparison(stages or [0] * len(windows[0]), RATIO)
+    comparison = StepComparison(stages or [0] * len(windows[0]), RATIO)
     return [[rank for rank, _, _ in comparison.add(table(*own, step=step))] for own in windows]
 
 
