@@ -10,9 +10,11 @@ from numpy.typing import NDArray
 
 from training.evaluation.bootstrap.paired import Pair
 from training.evaluation.metrics.metric import CalledMetric, Metric, OwnMetric, ScoredRows
+from training.evaluation.metrics.ranking import RankedRows
 from training.evaluation.metrics.registry import metric_of, metrics_by_name
 from training.evaluation_record import Comparison, Rival
 from training.spec.metrics import is_lower_better
+from training.spec.sections.evaluation import Gain
 
 Floats = NDArray[np.float64]
 Groups = NDArray[np.int64]
@@ -68,3 +70,18 @@ def score_metrics(
 def metric_named(name: str, own: OwnMetric | None) -> Metric:
     """Return a metric by its name, or the function of a user's own."""
     return metric_of(name) if own is None else CalledMetric(own)
+
+
+def group_ndcg(labels: Floats, scores: Floats, groups: Groups, cut: int, *, gain: Gain = "linear") -> Floats:
+    """Return each group's NDCG, [groups]."""
+    return RankedRows(labels=labels, scores=scores, groups=groups, gain=gain).ndcg(cut)
+
+
+def group_reciprocal_rank(labels: Floats, scores: Floats, groups: Groups) -> Floats:
+    """Return each group's reciprocal rank, [groups]."""
+    return RankedRows(labels=labels, scores=scores, groups=groups).reciprocal_rank()
+
+
+def group_recall(labels: Floats, scores: Floats, groups: Groups, cut: int) -> Floats:
+    """Return each group's recall, [groups]."""
+    return RankedRows(labels=labels, scores=scores, groups=groups).recall(cut)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from training.data import stability_index
 from training.evaluation.metrics.auc import roc_area
 from training.evaluation.metrics.ranking import dense_groups
-from training.evaluation.raw_rows import Columns, Hashes
+from training.evaluation.raw_rows import Columns, Hashes, found_in
 from training.evaluation_record import Leakage, Overlap, PredictionDrift
 
 Floats = NDArray[np.float64]
@@ -27,11 +27,6 @@ MAX_CLASSES: Final = 10
 """The most frequent ones are looked at."""
 MIN_CORRELATION: Final = 0.3
 """A column whose ties allow less tells nothing of most rows, for example if it is missing in more than 97 % of them."""
-
-MAX_FIRST_BITS: Final = 24
-"""Of a hash, that a table of 16 MiB has a place for."""
-SPARE_BITS: Final = 5
-"""More places than hashes: one in 32 to 64 of the others has a first part that is known."""
 
 
 def strongest_feature(
@@ -66,15 +61,7 @@ def overlap(entities: Sequence[str], training: Iterable[Hashes], test: Iterable[
         training, test: hashes of these columns' values (`raw_rows.hashes_of`), batch by batch.
     """
     known = np.unique(np.concatenate([np.empty(0, dtype=np.uint64), *test]))
-    is_there = np.zeros(len(known), dtype=np.bool_)
-    # The test rows are few: their first bits tell of most training rows that they are not among them, and a search decides the others.
-    shift = np.uint64(64 - min(MAX_FIRST_BITS, len(known).bit_length() + SPARE_BITS))
-    begins = np.zeros(1 << (64 - int(shift)), dtype=np.bool_)
-    begins[known >> shift] = True
-    for hashes in training if len(known) else ():
-        theirs = hashes[begins[hashes >> shift]]
-        places = np.minimum(np.searchsorted(known, theirs), len(known) - 1)
-        is_there[places[known[places] == theirs]] = True
+    is_there = found_in(training, known)
     return Overlap(entities=tuple(entities), share=float(is_there.mean()) if len(known) else 0.0, num_test=len(known))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -21,6 +21,12 @@ Hashes = NDArray[np.uint64]
 
 SCORED_ROWS: Final = BATCH_ROWS
 """Rows of a batch: a multiple of those that a torch family scores at a time, so that scores do not depend on the batches."""
+
+
+MAX_FIRST_BITS: Final = 24
+"""Of a hash, that a table of 16 MiB has a place for."""
+SPARE_BITS: Final = 5
+"""More places than hashes: one in 32 to 64 of the others has a first part that is known."""
 
 
 class Columns(Protocol):
@@ -99,3 +105,17 @@ class RawRows:
 def hashes_of(frame: pd.DataFrame) -> Hashes:
     """Return [n] one hash per row of all columns' values together; it does not depend on the other rows."""
     return np.asarray(pd.util.hash_pandas_object(frame, index=False).to_numpy(), dtype=np.uint64)
+
+
+def found_in(parts: Iterable[Hashes], known: Hashes) -> NDArray[np.bool_]:
+    """Return whether each hash of `known`, sorted and each once, is in one of the parts, [known]."""
+    is_there = np.zeros(len(known), dtype=np.bool_)
+    # The known ones are few: their first bits tell of most others that they are not among them, and a search decides the rest.
+    shift = np.uint64(64 - min(MAX_FIRST_BITS, len(known).bit_length() + SPARE_BITS))
+    begins = np.zeros(1 << (64 - int(shift)), dtype=np.bool_)
+    begins[known >> shift] = True
+    for hashes in parts if len(known) else ():
+        candidates = hashes[begins[hashes >> shift]]
+        places = np.minimum(np.searchsorted(known, candidates), len(known) - 1)
+        is_there[places[known[places] == candidates]] = True
+    return is_there

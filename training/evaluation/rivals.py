@@ -23,14 +23,12 @@ from training.data.engines.engine import BATCH_ROWS
 from training.data.split_hash import row_hashes
 from training.data.split_kinds import is_same_division, is_same_rule
 from training.errors import StoreError
+from training.evaluation.raw_rows import Hashes, Ints, found_in
 from training.evaluation_record import Rival
 from training.models.predictor import Predictor, load_predictor
 from training.store import Manifest, Store
 
 logger = logging.getLogger(__name__)
-
-Ints = NDArray[np.int64]
-Hashes = NDArray[np.uint64]
 
 NO_CHAMPION: Final = "no champion"
 IS_BASELINE: Final = "champion"
@@ -140,20 +138,11 @@ def _unseen(
     key = dataset.meta["split"]["key"]
     hashes = np.concatenate([np.empty(0, dtype=np.uint64), *_hashes(reader, test, key)])
     learned = (part for split in LEARNED_FROM for part in _hashes(theirs, theirs.numbers(split), key))
-    mask = ~_among(hashes, learned)
+    known, places = np.unique(hashes, return_inverse=True)
+    mask = ~found_in(learned, known)[places]
     if mask.sum() < MIN_UNSEEN * len(test):
         return everything, f"it was trained on {np.count_nonzero(~mask)} of the {len(test)} test rows: give promote.model another name"
     return mask, None
-
-
-def _among(wanted: Hashes, parts: Iterator[Hashes]) -> NDArray[np.bool_]:
-    """Return whether each of `wanted`, [n], is in one of the parts."""
-    known, places = np.unique(wanted, return_inverse=True)
-    is_there = np.zeros(len(known), dtype=np.bool_)
-    for part in parts if len(known) else ():
-        at = np.minimum(np.searchsorted(known, part), len(known) - 1)
-        is_there[at[known[at] == part]] = True
-    return is_there[places]
 
 
 def _hashes(reader: DatasetReader, numbers: Ints, key: Sequence[str]) -> Iterator[Hashes]:

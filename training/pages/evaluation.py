@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from jinja2 import Template
@@ -11,14 +11,13 @@ from markupsafe import Markup
 
 from training.contracts import Scalar
 from training.evaluation.metrics.per_class import ByClass
-from training.evaluation_record import EvaluationRecord
+from training.evaluation_record import EvaluationRecord, Leakage, Overlap, PredictionDrift
 from training.format import breakable, brief, moment, number, percent, signed
 from training.pages import evaluation_view as view
-from training.pages.checks_view import checks
-from training.pages.evaluation_links import Link
 from training.pages.plots import history_plot
 from training.pages.templates import FOLDER, template_environment
 from training.registry.gates import CanaryVerdict, Decision
+from training.registry.reasons import Reason
 from training.spec.sections.evaluation import Evaluate
 
 
@@ -35,7 +34,7 @@ class EvaluationPage:
     """Title to SVG text."""
     history: Sequence[Mapping[str, float]] = ()
     """`epoch`, `train_loss` and `validation_loss` of each epoch."""
-    facts: Mapping[str, Scalar | Link] = field(default_factory=dict)
+    facts: Mapping[str, Scalar | view.Link] = field(default_factory=dict)
     """Lines."""
     classes: Sequence[ByClass] = ()
     """For classes with names."""
@@ -61,7 +60,7 @@ def render_report(page: EvaluationPage) -> bytes:
         "slices": view.slices(record, rules, primary),
         "fairness": view.fairness(record, rules),
         "latency": view.latency(record, rules),
-        "checks": checks(record, rules, () if page.decision is None else page.decision.reasons),
+        "checks": _checks(record, rules, () if page.decision is None else page.decision.reasons),
         "importance": view.importance(record),
         "plots": {title: Markup(svg) for title, svg in page.plots.items()},  # noqa: S704 - drawn by training.pages.plots
         "history": Markup(history_plot(page.history)) if page.history else None,  # noqa: S704 - as above
@@ -82,3 +81,47 @@ def _template() -> Template:
         script=Markup((FOLDER / "evaluation.js").read_text("utf-8")),  # noqa: S704 - our own file
     )
     return environment.get_template("evaluation.html")
+
+
+def _checks(record: EvaluationRecord, rules: Evaluate, reasons: Iterable[Reason]) -> list[view.Row]:
+    """Return what is wrong with results that look good, each with the verdict of the gate of its name, if that one spoke."""
+    found = record.checks
+    if found is None or not found.model_fields_set:
+        return []
+    verdicts = {reason.gate: view.badge_of(reason) for reason in reasons}
+    rows: list[view.Row] = [
+        {"name": "leakage", "words": _leakage(found.leakage), "limit": f"below {brief(rules.checks.leakage)}"},
+        {
+            "name": "overlap",
+            "words": _overlap(found.overlap),
+            "limit": "no limit" if rules.checks.overlap is None else f"at most {percent(rules.checks.overlap)}",
+        },
+        {"name": "drift", "words": _drift(found.drift), "limit": f"at most {brief(rules.checks.drift)}"},
+        {"name": "constant", "words": _constant(found.constant), "limit": "not constant"},
+    ]
+    return [{**row, "badge": verdicts.get(str(row["name"]))} for row in rows]
+
+
+def _leakage(found: Leakage | None) -> str:
+    if found is None:
+        return "no feature alone could be measured against the label"
+    return f"the strongest feature alone is {found.feature}: it ranks the labels with {brief(found.value)}"
+
+
+def _overlap(found: Overlap | None) -> str:
+    if found is None:
+        return "not measured: no entities are known"
+    names = ", ".join(found.entities)
+    return f"{percent(found.share)} of {number(found.num_test)} test entities{f' ({names})' if names else ''} were trained on too"
+
+
+def _drift(found: PredictionDrift | None) -> str:
+    if found is None:
+        return "not measured: there is no champion's prediction to compare with"
+    return f"population stability index of the predictions against the champion's: {brief(found.psi)}"
+
+
+def _constant(found: bool | None) -> str:
+    if found is None:
+        return "not measured"
+    return "every prediction is the same" if found else "the predictions differ"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypedDict
+from urllib.parse import quote
 
 from training.contracts import Scalar
 from training.evaluation_record import (
@@ -15,7 +16,6 @@ from training.evaluation_record import (
     Slice,
 )
 from training.format import brief, finite, number, percent, signed
-from training.pages.evaluation_links import Link
 from training.registry.gates import CanaryVerdict, Decision
 from training.registry.reasons import Reason
 from training.spec.metrics import is_lower_better
@@ -43,6 +43,13 @@ _OUTCOMES: Final = {
 }
 _BADGES: Final = {"fail": ("failed", "bad", "✗"), "warn": ("warning", "warn", "!"), "approve": ("asks a person", "ask", "?")}
 _PASSED: Final = ("passed", "good", "✓")
+
+
+class Link(TypedDict):
+    """A fact of the page that leads somewhere; without an address it is text."""
+
+    text: str
+    url: str | None
 
 
 class Badge(NamedTuple):
@@ -352,6 +359,24 @@ def facts(found: Mapping[str, Scalar | Link]) -> list[Row]:
         is_code = len(words) > 24 and " " not in words
         rows.append({"name": name, "text": words, "is_code": is_code, "url": url if _is_link(url) else None})
     return rows
+
+
+def mlflow_facts(tracking_uri: str, *, run_id: str | None, model: str, version: str) -> dict[str, Link]:
+    """Return facts with links, as `render_report` takes them; without links where MLflow is not a server, as with `sqlite:///`.
+
+    Args:
+        tracking_uri: `MLFLOW_TRACKING_URI`. What only the cluster can resolve stays a link that only the cluster can follow.
+        run_id: of the training; None where none was recorded.
+        model: its name in the registry.
+        version: its number there.
+    """
+    base = tracking_uri.rstrip("/") if tracking_uri.startswith(("http://", "https://")) else ""
+    found: dict[str, Link] = {}
+    if run_id:
+        found["MLflow run"] = {"text": run_id, "url": f"{base}/#/runs/{quote(run_id, safe='')}" if base else None}
+    place = f"{quote(model, safe='')}/versions/{quote(version, safe='')}"
+    found["registered as"] = {"text": f"{model}, version {version}", "url": f"{base}/#/models/{place}" if base else None}
+    return found
 
 
 def _is_link(url: object) -> bool:

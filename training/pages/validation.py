@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from training.data.label_delay import MAX_DAYS_SHOWN
 from training.data.validation.results import Findings
+from training.data.validation.snapshot_drift import Bar, ColumnDrift, Comparison
 from training.format import brief, finite, local_moment
-from training.pages.drift_charts import HEIGHT, WIDTH, compared_tables
-from training.pages.night_charts import HEIGHT as NIGHT_HEIGHT
-from training.pages.night_charts import WIDTH as NIGHT_WIDTH
-from training.pages.night_charts import night_charts
 from training.pages.templates import template_environment
 
 STATUS_ORDER: Final = {"failed": 0, "warned": 1, "passed": 2}
@@ -19,6 +18,15 @@ INSTANT: Final = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)?\+00")
 """As the profile of a column writes one."""
 MAX_CHARS: Final = 40
 """Of a cell: the least and the greatest text of a column may be long."""
+
+DRIFT_WIDTH: Final = 264
+DRIFT_HEIGHT: Final = 56
+MAX_DRIFT_CHARTS: Final = 40
+"""Of a table: those with the largest index."""
+NIGHT_WIDTH: Final = 360
+NIGHT_HEIGHT: Final = 48
+MAX_NIGHT_COLUMNS: Final = 12
+"""Of a table: those with the most missing values in any night."""
 
 
 def render_report(
@@ -48,7 +56,7 @@ def render_report(
         night_chart=(NIGHT_WIDTH, NIGHT_HEIGHT),
         num_nights=len(findings.nights),
         compared=compared_tables(findings.comparisons),
-        chart=(WIDTH, HEIGHT),
+        chart=(DRIFT_WIDTH, DRIFT_HEIGHT),
         unknown=findings.unknown_labels,
         unknown_days=[] if findings.unknown_labels is None else list(findings.unknown_labels["days"].items())[-MAX_DAYS_SHOWN:],
     )
@@ -62,3 +70,132 @@ def _cell(value: Any) -> str:
 def _bound(value: Any, timezone: str) -> str:
     """Return the least or the greatest value of a column: an instant on the clock of the time zone."""
     return local_moment(value, timezone) if isinstance(value, str) and INSTANT.fullmatch(value) else _cell(value)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Box:
+    """A bar of a chart, in pixels."""
+
+    x: float
+    width: float
+    before_y: float
+    before_height: float
+    now_y: float
+    now_height: float
+    title: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChartedColumn:
+    """A row of the table of a comparison."""
+
+    name: str
+    drift: ColumnDrift
+    boxes: tuple[Box, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ComparedTable:
+    """A table of a comparison."""
+
+    heading: str
+    as_of: str
+    columns: tuple[ChartedColumn, ...]
+
+
+def compared_tables(comparisons: Sequence[Comparison]) -> list[ComparedTable]:
+    """Return the tables that were compared, the columns with the largest index first."""
+    return [
+        ComparedTable(heading=f"{table} against {comparison.words}", as_of=comparison.as_of, columns=tuple(_charted(columns)))
+        for comparison in comparisons
+        for table, columns in comparison.tables.items()
+        if columns
+    ]
+
+
+def _charted(columns: Mapping[str, ColumnDrift]) -> list[ChartedColumn]:
+    ordered = sorted(columns.items(), key=lambda item: (-item[1].psi, item[0]))
+    return [
+        ChartedColumn(name=name, drift=drift, boxes=_boxes(drift.bars) if place < MAX_DRIFT_CHARTS else ())
+        for place, (name, drift) in enumerate(ordered)
+    ]
+
+
+def _boxes(bars: Sequence[Bar]) -> tuple[Box, ...]:
+    highest = max((max(bar.before, bar.now) for bar in bars), default=0.0) or 1.0
+    step = DRIFT_WIDTH / max(1, len(bars))
+    heights = [(DRIFT_HEIGHT * bar.before / highest, DRIFT_HEIGHT * bar.now / highest) for bar in bars]
+    return tuple(
+        Box(
+            x=round(place * step, 2),
+            width=round(step * 0.9, 2),
+            before_y=round(DRIFT_HEIGHT - before, 2),
+            before_height=round(before, 2),
+            now_y=round(DRIFT_HEIGHT - now, 2),
+            now_height=round(now, 2),
+            title=f"{bar.label}: {bar.before:.2%} before, {bar.now:.2%} now",
+        )
+        for place, (bar, (before, now)) in enumerate(zip(bars, heights, strict=True))
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NightBar:
+    """A night in a chart, in pixels."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    title: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NightChart:
+    """A number over the nights."""
+
+    name: str
+    bars: tuple[NightBar, ...]
+    newest: str
+    least: str
+    most: str
+
+
+def night_charts(nights: Sequence[Any]) -> dict[str, list[NightChart]]:
+    """Return charts by table: rows, age of the newest row, and the share of values that are there, of columns that lack some.
+
+    Args:
+        nights: `Findings.nights`; one alone gives no chart.
+    """
+    if len(nights) < 2:
+        return {}
+    tables = nights[-1]["tables"]
+    return {table: _charts(nights, table) for table in tables}
+
+
+def _charts(nights: Sequence[Any], table: str) -> list[NightChart]:
+    known = [(night["as_of"], night["tables"][table]) for night in nights if table in night["tables"]]
+    charts = [_chart("rows", [(at, facts["rows"]) for at, facts in known], lambda rows: brief(int(rows)))]
+    ages = [(at, facts["age_hours"]) for at, facts in known if facts["age_hours"] is not None]
+    if ages:
+        charts.append(_chart("age of the newest row", ages, lambda hours: f"{hours:.1f} h"))
+    most: dict[str, float] = {}
+    for _, facts in known:
+        for column, missing in facts["missing"].items():
+            most[column] = max(most.get(column, 0.0), missing / max(1, facts["rows"]))
+    for column in sorted(most, key=lambda name: (-most[name], name))[:MAX_NIGHT_COLUMNS]:
+        shares = [(at, 1 - facts["missing"].get(column, 0) / max(1, facts["rows"])) for at, facts in known]
+        charts.append(_chart(f"{column}: share that is not missing", shares, lambda share: f"{share:.2%}"))
+    return charts
+
+
+def _chart(name: str, values: Sequence[tuple[str, float]], words: Callable[[float], str]) -> NightChart:
+    highest = max((value for _, value in values), default=0.0) or 1.0
+    step = NIGHT_WIDTH / max(1, len(values))
+    bars = []
+    for place, (at, value) in enumerate(values):
+        height = round(NIGHT_HEIGHT * max(0.0, value) / highest, 2)
+        x, y, width = round(place * step, 2), round(NIGHT_HEIGHT - height, 2), round(step * 0.85, 2)
+        bars.append(NightBar(x=x, y=y, width=width, height=height, title=f"{at}: {words(value)}"))
+    numbers = [value for _, value in values]
+    return NightChart(name=name, bars=tuple(bars), newest=words(numbers[-1]), least=words(min(numbers)), most=words(max(numbers)))

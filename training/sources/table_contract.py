@@ -81,11 +81,11 @@ class TableContract:
     def at_source(self) -> TableContract:
         """Return the contract in the source's own names, without generated columns: as the source sees it. Expressions stay as they are."""
         names = self.source_names
-        if not names and all(column.generated is None for column in self.columns.values()):
+        if not names and all(column.is_in_file for column in self.columns.values()):
             return self
         return replace(
             self,
-            columns={names.get(name, name): column for name, column in self.columns.items() if column.generated is None},
+            columns={names.get(name, name): column for name, column in self.columns.items() if column.is_in_file},
             key=tuple(names.get(name, name) for name in self.key),
             event_time=None if self.event_time is None else names.get(self.event_time, self.event_time),
             known_at=None if self.known_at is None else names.get(self.known_at, self.known_at),

@@ -48,7 +48,7 @@ from training.format import local_moment, moment, number
 from training.installation import TRACKING
 from training.models.predictor import Predictor, load_predictor
 from training.pages.evaluation import EvaluationPage, render_report
-from training.pages.evaluation_links import mlflow_facts
+from training.pages.evaluation_view import mlflow_facts
 from training.pages.plots import task_plots
 from training.registry.gates import decide
 from training.runtime.lazy_imports import MLFLOW_DEFERRED, MLFLOW_MODELS_OPTIONAL, lean_imports

@@ -14,10 +14,10 @@ import pandas as pd
 import pytest
 from numpy.typing import NDArray
 
+from benchmarks.scored import group_ndcg
 from devstack.shop import true_relevance, write_day
 from training.contracts import ExitCode, RunIdentity, StageRequest, StageResult
 from training.data.dataset_reader import DatasetReader
-from training.evaluation.metrics.ranking import group_ndcg
 from training.models.predictor import load_predictor
 from training.runtime.context import StopFlag
 from training.runtime.provenance import CHECKOUT

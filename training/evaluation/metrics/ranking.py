@@ -98,21 +98,6 @@ class RankedRows:
             return np.where(total > 0, found / total, np.nan)
 
 
-def group_ndcg(labels: Floats, scores: Floats, groups: Groups, cut: int, *, gain: Gain = "linear") -> Floats:
-    """Return `RankedRows.ndcg` of rows that nothing else is measured of."""
-    return RankedRows(labels=labels, scores=scores, groups=groups, gain=gain).ndcg(cut)
-
-
-def group_reciprocal_rank(labels: Floats, scores: Floats, groups: Groups) -> Floats:
-    """Return `RankedRows.reciprocal_rank` of rows that nothing else is measured of."""
-    return RankedRows(labels=labels, scores=scores, groups=groups).reciprocal_rank()
-
-
-def group_recall(labels: Floats, scores: Floats, groups: Groups, cut: int) -> Floats:
-    """Return `RankedRows.recall` of rows that nothing else is measured of."""
-    return RankedRows(labels=labels, scores=scores, groups=groups).recall(cut)
-
-
 def num_groups_without_positive(labels: Floats, groups: Groups) -> int:
     """Return how many groups have no label above 0: those that every mean leaves out."""
     return int((np.bincount(dense_groups(groups), weights=labels > 0) == 0).sum())

@@ -13,8 +13,7 @@ from tests.unit.training.pages.report_example import compared, page, rules
 from tests.unit.training.registry.good_evaluation import BLOCKS as BY_TIME
 from tests.unit.training.registry.good_evaluation import CHAMPION
 from training.format import brief, moment, number, percent, signed
-from training.pages.evaluation_links import mlflow_facts
-from training.pages.evaluation_view import MAX_FEATURES, MAX_SLICES
+from training.pages.evaluation_view import MAX_FEATURES, MAX_SLICES, mlflow_facts
 
 VOID = {"meta", "link", "br", "hr", "img", "input", "wbr"}
 BLOCKS = {"td", "th", "dd", "li", "small", "figcaption", "p", "h2", "h3"}

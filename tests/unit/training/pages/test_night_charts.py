@@ -9,8 +9,7 @@ import pytest
 
 from training.data.validation.nights import MAX_NIGHTS, _age_hours, with_night
 from training.data.validation.results import Findings
-from training.pages.night_charts import HEIGHT, MAX_COLUMNS, night_charts
-from training.pages.validation import render_report
+from training.pages.validation import MAX_NIGHT_COLUMNS, NIGHT_HEIGHT, night_charts, render_report
 
 
 def night(day: int, rows: int, *, age: float | None = 2.0, missing: dict[str, int] | None = None, table: str = "orders") -> dict[str, Any]:
@@ -20,17 +19,17 @@ def night(day: int, rows: int, *, age: float | None = 2.0, missing: dict[str, in
 def test_rows_age_and_completeness_of_each_night_are_bars() -> None:
     nights = [night(1, 100), night(2, 50, age=8.0, missing={"price": 25})]
     charts = {chart.name: chart for chart in night_charts(nights)["orders"]}
-    assert [bar.height for bar in charts["rows"].bars] == [HEIGHT, HEIGHT / 2]
+    assert [bar.height for bar in charts["rows"].bars] == [NIGHT_HEIGHT, NIGHT_HEIGHT / 2]
     assert [bar.title for bar in charts["age of the newest row"].bars] == ["2026-01-01: 2.0 h", "2026-01-02: 8.0 h"]
     complete = charts["price: share that is not missing"]
     assert (complete.newest, complete.least, complete.most) == ("50.00%", "50.00%", "100.00%")
 
 
 def test_columns_with_the_most_missing_values_have_a_chart() -> None:
-    missing = {f"c{number:02}": number for number in range(1, MAX_COLUMNS + 4)}
+    missing = {f"c{number:02}": number for number in range(1, MAX_NIGHT_COLUMNS + 4)}
     names = [chart.name for chart in night_charts([night(1, 100), night(2, 100, missing=missing)])["orders"][2:]]
-    assert len(names) == MAX_COLUMNS
-    assert names[0].startswith(f"c{MAX_COLUMNS + 3}")
+    assert len(names) == MAX_NIGHT_COLUMNS
+    assert names[0].startswith(f"c{MAX_NIGHT_COLUMNS + 3}")
 
 
 def test_a_table_without_event_times_or_that_is_new_has_the_charts_that_it_can_have() -> None:

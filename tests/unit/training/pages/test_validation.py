@@ -6,8 +6,7 @@ import re
 
 from training.data.validation.results import Findings
 from training.data.validation.snapshot_drift import Bar, ColumnDrift, Comparison
-from training.pages.drift_charts import HEIGHT, MAX_CHARTS, WIDTH
-from training.pages.validation import render_report
+from training.pages.validation import DRIFT_HEIGHT, DRIFT_WIDTH, MAX_DRIFT_CHARTS, render_report
 
 
 def drift(psi: float, *bars: Bar) -> ColumnDrift:
@@ -39,17 +38,17 @@ def test_bars_are_as_high_as_their_shares_and_inside_the_chart() -> None:
     page = page_of({"x": drift(0.5, Bar(label="a", before=0.5, now=0.25), Bar(label="b", before=0.0, now=0.5))})
     boxes = re.findall(r'<rect class="(before|now)" x="([\d.]+)" y="([\d.]+)" width="([\d.]+)" height="([\d.]+)"', page)
     heights = [(kind, float(height)) for kind, _, _, _, height in boxes]
-    assert heights == [("before", HEIGHT), ("now", HEIGHT / 2), ("before", 0.0), ("now", HEIGHT)]
+    assert heights == [("before", DRIFT_HEIGHT), ("now", DRIFT_HEIGHT / 2), ("before", 0.0), ("now", DRIFT_HEIGHT)]
     for _, x, y, width, height in boxes:
-        assert float(x) + float(width) <= WIDTH
-        assert float(y) + float(height) == HEIGHT
+        assert float(x) + float(width) <= DRIFT_WIDTH
+        assert float(y) + float(height) == DRIFT_HEIGHT
 
 
 def test_the_columns_that_moved_most_come_first_and_only_some_have_a_chart() -> None:
-    columns = {f"c{number:03}": drift(number / 100, Bar(label="a", before=1.0, now=1.0)) for number in range(MAX_CHARTS + 5)}
+    columns = {f"c{number:03}": drift(number / 100, Bar(label="a", before=1.0, now=1.0)) for number in range(MAX_DRIFT_CHARTS + 5)}
     page = page_of(columns)
     assert re.findall(r"<tr><td>(c\d+)</td>", page) == sorted(columns, reverse=True)
-    assert page.count("<svg ") == MAX_CHARTS
+    assert page.count("<svg ") == MAX_DRIFT_CHARTS
 
 
 def test_a_report_shows_its_instants_on_the_clock_of_the_pipeline() -> None:

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.scored import compare, metric_value
+from benchmarks.scored import compare, group_ndcg, metric_value
 from training.evaluation.bootstrap.resampling import resampled_counts, resampled_means, resampled_parts, resampled_weights
 from training.evaluation.metrics import auc, errors, f1, metric
-from training.evaluation.metrics.ranking import group_ndcg
 from training.evaluation_record import Comparison
 from training.spec.metrics import DESCRIPTORS, is_lower_better
 

@@ -10,11 +10,11 @@ import pandas as pd
 import pytest
 from sklearn.metrics import ndcg_score
 
-from benchmarks.scored import compare, metric_value
+from benchmarks.scored import compare, group_ndcg, group_recall, group_reciprocal_rank, metric_value
 from training.evaluation.measures import Measures
 from training.evaluation.metrics import ranking
 from training.evaluation.metrics.metric import ScoredRows
-from training.evaluation.metrics.ranking import group_ndcg, group_recall, group_reciprocal_rank, num_groups_without_positive
+from training.evaluation.metrics.ranking import num_groups_without_positive
 from training.evaluation.metrics.registry import metric_of
 from training.evaluation.rows import LabelledRows
 from training.evaluation.slices import by_slice, values_of
