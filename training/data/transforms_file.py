@@ -20,7 +20,7 @@ class DerivedEntry(TypedDict):
     sql: str
 
 
-class FeatureEntry(TypedDict):
+class FittedFeature(TypedDict):
     """A feature with its fitted transform."""
 
     name: str
@@ -40,7 +40,7 @@ class TransformsFile(TypedDict):
     derive_from: list[str]
     derive_types: NotRequired[dict[str, str]]
     """Types of the numbers in `derive_from`, by the YAML's names."""
-    features: list[FeatureEntry]
+    features: list[FittedFeature]
 
 
 def read_transforms(data: bytes) -> TransformsFile:
@@ -61,7 +61,7 @@ def read_transforms(data: bytes) -> TransformsFile:
     return values
 
 
-def column_of(entry: FeatureEntry) -> str:
+def column_of(entry: FittedFeature) -> str:
     """Return the raw or derived column that a feature is made of."""
     return entry.get("column", entry["name"])
 

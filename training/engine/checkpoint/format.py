@@ -84,18 +84,3 @@ def padded(num_bytes: int) -> int:
 def size_of(*, dtype: str, shape: list[int], offset: int) -> int:
     """Return the bytes of an entry."""
     return math.prod(shape) * ITEM_BYTES[dtype]
-
-
-def check_inside(num_bytes: int, *, dtype: str, shape: list[int], offset: int) -> None:
-    """Check an entry of a checkpoint's index against the bytes that there are.
-
-    Raises:
-        TypeError, ValueError: the dtype is unknown, a shape or an offset is not a whole number, or the bytes are too few.
-    """
-    if dtype not in ITEM_BYTES:
-        raise ValueError(f"dtype {dtype!r} is not one of {', '.join(ITEM_BYTES)}")
-    if not all(isinstance(number, int) and number >= 0 for number in [*shape, offset]):
-        raise ValueError(f"shape {shape} and offset {offset} are not whole numbers from 0")
-    size = size_of(dtype=dtype, shape=shape, offset=offset)
-    if size and offset + size > num_bytes:
-        raise ValueError(f"{size} bytes at offset {offset} are more than the {num_bytes} of the checkpoint")

@@ -22,7 +22,7 @@ from training.spec.metrics import metrics_of
 
 pytestmark = pytest.mark.slow
 
-LATENCY = {str(batch): {"p50_ms": 1.0, "p95_ms": 2.0, "p99_ms": 3.0, "rows_per_second": 9.0} for batch in (1, 256)}
+LATENCY = {str(batch): {"p50_ms": 1.0, "p95_ms": 2.0, "p99_ms": 3.0, "rows_per_second": 9.0, "waited_share": 0.0} for batch in (1, 256)}
 BLIND = {"    value: {transform: number}\n": ""}
 RULES = "primary: auc, slices: [country, channel], sensitive: [country], entities: [customer], slice_support: 50"
 

@@ -20,7 +20,7 @@ from training.registry.retraining import retraining_lines
 pytestmark = pytest.mark.slow
 
 DIGEST = "f" * 64
-LATENCY = {str(batch): {"p50_ms": 1.0, "p95_ms": 2.0, "p99_ms": 3.0, "rows_per_second": 9.0} for batch in (1, 256)}
+LATENCY = {str(batch): {"p50_ms": 1.0, "p95_ms": 2.0, "p99_ms": 3.0, "rows_per_second": 9.0, "waited_share": 0.0} for batch in (1, 256)}
 BLIND = {"    value: {transform: number}\n": ""}
 NO_BETTER_THAN_NAIVE = {"primary: auc": "primary: auc, severity: {naive_baseline: warn}"}
 """A model that knows only noise would be refused as the first champion."""
