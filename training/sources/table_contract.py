@@ -63,7 +63,7 @@ class TableContract:
     @property
     def types(self) -> dict[str, str]:
         """Type name of each declared and derived column."""
-        return {name: column.type for name, column in self.columns.items()} | {name: d.type for name, d in self.derived.items()}
+        return {name: column.type for name, column in (*self.columns.items(), *self.derived.items())}
 
     @property
     def is_kept_as_is(self) -> bool:
