@@ -13,6 +13,7 @@ from nightshift.client.compare_command import main
 from nightshift.settings import Settings
 from tests.unit.plugins.client.test_client import Server, token
 from tests.unit.plugins.seeded_installation import AS_OF, BOUNDS, DONE, Seeded
+from tests.unit.training.registry.good_evaluation import BETTER, CHAMPION
 from training.contracts import JsonObject, canonical_json
 from training.registry.decisions import record_candidate
 from training.registry.ledger import AliasHolder, Ledger
@@ -46,10 +47,10 @@ def decide(version: str, *, ndcg: float, rate: float, champion: str | None = Non
     }
     if champion is not None:
         record |= {
-            "champion": {"version": champion, "weights_digest": WEIGHTS[champion]},
+            "champion": {**CHAMPION, "version": champion, "weights_digest": WEIGHTS[champion]},
             "champion_metrics": {"ndcg@10": 0.5},
-            "comparison": {"gain": 0.1, "low": 0.05, "high": 0.2, "num_units": 300, "decided_by": "rows"},
-            "slices": [{"columns": {"category": "7"}, "support": 80, "candidate": 0.7, "champion": 0.4}],
+            "comparison": {**BETTER, "gain": 0.1, "low": 0.05, "high": 0.2, "num_units": 300},
+            "slices": [{"columns": {"category": "7"}, "support": 80, "is_small": False, "candidate": 0.7, "champion": 0.4}],
         }
     facts = {"family": "ranker", "code_version": version * 40, "environment": {"torch": libraries}}
     spec = {"name": MODEL, "owners": [version], "train": {"learning_rate": rate, "epochs": 3}}
