@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -10,20 +11,16 @@ from pathlib import Path
 from typing import Final
 
 import training.errors
+from tools.reference import spec
 from tools.reference.markdown import code, notice, table
 from tools.reference.remedies import REMEDIES
+from training.spec.models import PipelineSpec
 
 SOURCES: Final = ("training", "plugins", "devstack")
 CODE: Final = re.compile(r"[a-z][a-z_0-9]*\.[a-z_][a-z_0-9]*\Z")
-WORD: Final = re.compile(r"[a-z][a-z_]*\Z")
-"""A code of one word, `cardinality`: only the first argument of an error is taken for one."""
+ANY: Final = re.compile(r"[a-z][a-z_0-9]*(\.[a-z_][a-z_0-9]*)?\Z")
+"""Also a code of one word, `cardinality`, or one that looks like a file: only the first argument of an error is taken for one."""
 NOT_CODES: Final = re.compile(r".*\.(json|db|html|css|js|py|toml|yaml|parquet|ini|safetensors|ubj|onnx|csv|txt|npy|pid|lock|log|sock|io)\Z")
-CODE_ARGUMENT: Final[Mapping[str, int]] = {
-    **dict.fromkeys(("_fatal", "_fits", "_note", "_refuse", "_refused", "refusal", "result", "kind"), 0),
-    **dict.fromkeys(("Finding", "_result", "problem"), 1),
-    **dict.fromkeys(("_of_code", "problem_at"), 2),
-}
-"""Function to the position of the code among its arguments; errors of training.errors have it first."""
 RAISED_AS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("Problem", "Finding", "refusal", "problem_at", "_fatal", "_fits", "_note", "_refuse", "_refused"), "SpecError"),
     **dict.fromkeys(("Registry", "implementation", "imported"), "SpecError"),
@@ -35,24 +32,6 @@ RAISED_AS: Final[Mapping[str, str]] = {
 """Function to what its code ends as."""
 OTHER_PREFIXES: Final = ("nightshift", "devstack", "training", "importlib", "mlflow.genai", "mlflow.user", "google")
 """Of dotted names that are not codes: tags, modules."""
-PLACES: Final = frozenset(
-    {
-        "alerts.webhook",
-        "evaluate.metrics",
-        "prepare.derive",
-        "promote.canary",
-        "data.weight",
-        "train.activation_checkpointing",
-        "train.class_weight",
-        "train.gradient_compression",
-        "train.model",
-        "train.optimizer",
-        "train.parallel",
-        "train.placement",
-        "train.precision",
-    }
-)
-"""Keys of the YAML, which look like codes."""
 METRICS: Final = frozenset({"training/data/validation/suite_batches.py", "training/data/validation/suite_profile.py"})
 """Files with names of Great Expectations' metrics, which look like codes."""
 ALONE: Final = frozenset({"expectation.failed", "key.unused", "route.method", "route.unknown"})
@@ -72,31 +51,25 @@ class Found:
 def collect(root: Path) -> dict[str, Found]:
     """Return code to what the source says of it, sorted."""
     found: dict[str, Found] = {}
-    loose: list[tuple[str, str]] = []
-    errors = _exit_codes()
-    for folder in SOURCES:
-        for path in sorted((root / folder).rglob("*.py")):
-            name = path.relative_to(root).as_posix()
-            tree = ast.parse(path.read_bytes())
-            scopes = _scopes(tree)
-            for value in _in_messages(tree):
-                found.setdefault(value, Found()).files.add(name)
-            for value, call in _strings(tree):
-                raised = call is not None and _called(call) in errors and _is_code_of(call, value)
-                if not raised and (NOT_CODES.match(value) or not CODE.match(value)):
-                    continue
-                if call is None or not _is_code_of(call, value):
-                    loose.append((value, name))
-                    continue
+    mentioned: list[tuple[str, str]] = []
+    for path in sorted(path for folder in SOURCES for path in (root / folder).rglob("*.py")):
+        file, tree = path.relative_to(root).as_posix(), ast.parse(path.read_bytes())
+        for call, names in _calls(tree, _assigned(tree.body)):
+            for value in _codes(call):
                 entry = found.setdefault(value, Found())
-                entry.files.add(name)
+                entry.files.add(file)
                 entry.classes.add(RAISED_AS.get(_called(call), _called(call)))
-                entry.hints.update(_hints(call, scopes[call]))
+                entry.hints |= _hints(call, names)
+        for text in (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)):
+            mentioned += [(text, file)] if _is_code(text) else []
+            for value in IN_A_MESSAGE.findall(text):
+                found.setdefault(value, Found()).files.add(file)
     # Codes in tables and conditions, beside those that stand where they are raised.
     prefixes = {value.split(".")[0] for value in found}
-    for value, name in loose:
-        if (value.split(".")[0] in prefixes or value in ALONE) and value not in PLACES and name not in METRICS:
-            found.setdefault(value, Found()).files.add(name)
+    keys = {f"{path}.{key.name}" for path, section in spec.sections(PipelineSpec) for key in spec.keys_of(section)}
+    for value, file in mentioned:
+        if (value.split(".")[0] in prefixes or value in ALONE) and value not in keys and file not in METRICS:
+            found.setdefault(value, Found()).files.add(file)
     return dict(sorted(found.items()))
 
 
@@ -112,6 +85,7 @@ def page(root: Path) -> str:
     if unknown := sorted(REMEDIES.keys() - found.keys()):
         raise ValueError(f"tools/reference/remedies.py has codes that the source does not: {', '.join(unknown)}")
     exits = _exit_codes()
+    by_exit = [(str(number), ", ".join(sorted(name for name in exits if exits[name] == number))) for number in sorted(set(exits.values()))]
     rows = []
     for value, entry in found.items():
         remedies = [REMEDIES[value]] if value in REMEDIES else []
@@ -129,30 +103,37 @@ def page(root: Path) -> str:
         "with the error.\n\n"
         + table(("code", "what to do", "ends as", "raised in"), rows)
         + "\n## Exit codes\n"
-        + table(("exit code", "classes"), _by_exit(exits))
+        + table(("exit code", "classes"), by_exit)
     )
 
 
-def _strings(tree: ast.Module) -> Iterator[tuple[str, ast.Call | None]]:
-    """Yield each string that looks like a code, with the call that it is an argument of."""
-    calls: dict[ast.AST, ast.Call] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call):
-            for argument in [*node.args, *(keyword.value for keyword in node.keywords)]:
-                for part in _branches(argument):
-                    calls[part] = node
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
-            continue
-        if (CODE.match(node.value) or WORD.match(node.value)) and not node.value.startswith(OTHER_PREFIXES):
-            yield node.value, calls.get(node)
+def _calls(node: ast.AST, names: Mapping[str, set[str]]) -> Iterator[tuple[ast.Call, Mapping[str, set[str]]]]:
+    """Yield each call with the texts of the names that it sees: those that the functions around it assign, else the module's."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Call):
+            yield child, names
+        is_function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
+        yield from _calls(child, {**names, **_assigned(ast.walk(child))} if is_function else names)
 
 
-def _in_messages(tree: ast.Module) -> Iterator[str]:
-    """Yield codes that are written into a message: `[python.packages] …`."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield from IN_A_MESSAGE.findall(node.value)
+def _codes(call: ast.Call) -> list[str]:
+    """Return the codes that a call is given: as `code`, or as the first argument that is one, where it raises or describes an error."""
+    name = _called(call)
+    given = [keyword.value for keyword in call.keywords if keyword.arg == "code"]
+    if name in RAISED_AS or any(keyword.arg == "hint" for keyword in call.keywords):
+        given += call.args
+    elif name.endswith("Error") and name != "SpecError":
+        given += call.args[:1]
+    for argument in given:
+        texts = [part.value for part in _branches(argument) if isinstance(part, ast.Constant) and isinstance(part.value, str)]
+        codes = [text for text in texts if _is_code(text) or (name in _exit_codes() and ANY.match(text))]
+        if codes:
+            return codes
+    return []
+
+
+def _is_code(text: str) -> bool:
+    return bool(CODE.match(text)) and not NOT_CODES.match(text) and not text.startswith(OTHER_PREFIXES)
 
 
 def _branches(argument: ast.expr) -> Iterator[ast.expr]:
@@ -166,18 +147,6 @@ def _called(call: ast.Call) -> str:
     return call.func.id if isinstance(call.func, ast.Name) else call.func.attr if isinstance(call.func, ast.Attribute) else ""
 
 
-def _is_code_of(call: ast.Call, value: str) -> bool:
-    name = _called(call)
-    if any(keyword.arg == "code" and _is(keyword.value, value) for keyword in call.keywords):
-        return True
-    position = 0 if name.endswith("Error") and name != "SpecError" else CODE_ARGUMENT.get(name)
-    return position is not None and len(call.args) > position and _is(call.args[position], value)
-
-
-def _is(argument: ast.expr, value: str) -> bool:
-    return any(isinstance(part, ast.Constant) and part.value == value for part in _branches(argument))
-
-
 def _hints(call: ast.Call, named: Mapping[str, set[str]]) -> set[str]:
     """Return the hints of a call: its keyword `hint`, or what follows code and message; a name stands for what the file assigns to it."""
     given = next((keyword.value for keyword in call.keywords if keyword.arg == "hint"), None)
@@ -189,19 +158,6 @@ def _hints(call: ast.Call, named: Mapping[str, set[str]]) -> set[str]:
     for part in _branches(given):
         found |= named.get(part.id, set()) if isinstance(part, ast.Name) else {_text(part)}
     return found - {""}
-
-
-def _scopes(tree: ast.Module) -> dict[ast.Call, dict[str, set[str]]]:
-    """Return call to the texts of the names that it sees: those that its function assigns, else the module's."""
-    at_module = _assigned(tree.body)
-    scopes = {node: at_module for node in ast.walk(tree) if isinstance(node, ast.Call)}
-    # Functions within functions come later in the walk, and see what is around them.
-    for function in ast.walk(tree):
-        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
-            calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
-            seen = (scopes[calls[0]] if calls else {}) | _assigned(list(ast.walk(function)))
-            scopes.update(dict.fromkeys(calls, seen))
-    return scopes
 
 
 def _assigned(nodes: Iterable[ast.AST]) -> dict[str, set[str]]:
@@ -231,13 +187,10 @@ def _text(node: ast.expr) -> str:
     return ""
 
 
+@functools.cache
 def _exit_codes() -> dict[str, int]:
     kinds = {name: value for name, value in vars(training.errors).items() if isinstance(value, type)}
     return {name: int(kind.exit_code) for name, kind in kinds.items() if issubclass(kind, training.errors.NightshiftError)}
-
-
-def _by_exit(exits: Mapping[str, int]) -> list[tuple[str, str]]:
-    return [(str(number), ", ".join(sorted(name for name in exits if exits[name] == number))) for number in sorted(set(exits.values()))]
 
 
 def _escaped(text: str) -> str:

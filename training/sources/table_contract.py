@@ -63,7 +63,8 @@ class TableContract:
     @property
     def types(self) -> dict[str, str]:
         """Type name of each declared and derived column."""
-        return {name: column.type for name, column in (*self.columns.items(), *self.derived.items())}
+        types: dict[str, str] = {name: column.type for name, column in self.columns.items()}
+        return types | {name: derived.type for name, derived in self.derived.items()}
 
     @property
     def is_kept_as_is(self) -> bool:

@@ -168,5 +168,5 @@ def test_other_name_in_the_file_is_no_change_of_the_schema_and_a_column_whose_na
     contract = replace(CONTRACT, ignore=("age_2",), columns={**CONTRACT.columns, "age_2": Column(type="double", source_name="age")})
     then = {"matches": {"schema": TYPES}}
     assert schema_changes([contract], then) == ["matches.age_2: int64 → double"]  # type: ignore[arg-type]
-    renamed = {name: replace(column, source_name=f"{name}!") for name, column in CONTRACT.columns.items()}
+    renamed = {name: column.model_copy(update={"source_name": f"{name}!"}) for name, column in CONTRACT.columns.items()}
     assert schema_changes([replace(CONTRACT, columns=renamed)], then) == []  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ import pytest
 from training.runtime.provenance import CHECKOUT
 from training.sources.table_contract import RowSample, TableContract, contracts_of
 from training.spec import PipelineSpec, parse_spec
-from training.spec.sections.data import Column, Derived
+from training.spec.sections.data import Column, Derived, JoinedColumn
 
 SOURCE = "  source:\n"
 UNION = '    union:\n      - {table: us, kind: jsonl, uri: "${US_URI}/us", partition: "{date}"}\n'
@@ -28,7 +28,7 @@ def test_main_table_has_what_data_source_says() -> None:
     main = main_of('    ignore: [junk]\n    derive: {dear: {type: boolean, sql: "price > 9"}}\n    where: {sql: "price > 1"}\n')
     assert (main.name, main.kind, main.uri, main.partition) == ("clicks", "parquet", "${SHOP_URI}/clicks", "dt={date}")
     assert (main.key, main.event_time, main.known_at, main.ignore) == (("search_id", "item_id"), "shown_at", None, ("junk",))
-    assert main.columns["clicked"] == Column(type="int8")
+    assert main.columns["clicked"] == Column(type="int8", known="after")
     assert main.derived == {"dear": Derived(type="boolean", sql="price > 9")}
     assert (main.where, main.sample, main.suite, main.partitioned, main.is_kept_as_is) == (
         "price > 1",
@@ -63,6 +63,6 @@ def test_feature_tables_have_what_data_features_says() -> None:
     assert (weather.name, weather.key, weather.event_time) == ("weather", ("origin", "time_hour"), "time_hour")
     assert (weather.kind, weather.uri, weather.suite) == ("csv", "${FLIGHTS_URI}/weather.csv", "flight_delay/weather")
     assert (weather.available_after, weather.max_age) == (timedelta(hours=1), timedelta(hours=12))
-    assert weather.columns["temp"] == Column(type="double", nullable=True)
+    assert weather.columns["temp"] == JoinedColumn(type="double", nullable=True)
     assert weather.ignore == ("rownames", "year", "month", "day", "hour", "wind_dir")
     assert (planes.key, planes.event_time, planes.max_age) == (("tailnum",), None, None)

@@ -20,7 +20,7 @@ from training.data.classes import Classes, align_scores
 from training.data.dataset_reader import DatasetReader
 from training.data.transforms import FittedTransforms
 from training.errors import DataError
-from training.evaluation import checks, importance, latency, raw_rows
+from training.evaluation import checks, latency, measures, raw_rows
 from training.evaluation.raw_rows import RawRows
 from training.evaluation.rows import LabelledRows
 from training.models import torch_family
@@ -181,7 +181,7 @@ class Alive:
 def alive(monkeypatch: pytest.MonkeyPatch) -> Alive:
     found = Alive()
     monkeypatch.setattr(dataset_reader, "pandas_rows", found.pandas_rows)
-    for module, name in ((raw_rows, "SCORED_ROWS"), (evaluate, "LATENCY_ROWS"), (importance, "MAX_ROWS"), (checks, "MAX_ROWS")):
+    for module, name in ((raw_rows, "SCORED_ROWS"), (evaluate, "LATENCY_ROWS"), (measures, "MAX_IMPORTANCE_ROWS"), (checks, "MAX_ROWS")):
         monkeypatch.setattr(module, name, BATCH)
     return found
 
