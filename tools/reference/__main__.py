@@ -12,13 +12,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from tools.reference import commands, environment, errors, placement, spec
+from tools.reference import commands, environment, errors, spec
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 FOLDER: Final = ROOT / "docs" / "reference"
 PAGES: Final[Mapping[str, Callable[[Path], str]]] = {
     "spec.md": spec.page,
-    "placement.md": placement.page,
+    "placement.md": spec.placement_page,
     "environment.md": environment.page,
     "errors.md": errors.page,
     "commands.md": commands.page,

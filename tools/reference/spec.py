@@ -1,4 +1,4 @@
-"""The keys of a pipeline's YAML, from the models: type, default, unit, an example."""
+"""The keys of a pipeline's YAML and of placement.yaml, from the models: type, default, unit, an example."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import UnionType
-from typing import Annotated, Any, Final, TypedDict, Union, get_args, get_origin
+from typing import Any, Final, TypedDict, get_args, get_origin
 
 from pydantic import TypeAdapter
 from pydantic.fields import FieldInfo
 
+from nightshift.execution.kubernetes.config import VARIABLE, Cluster
 from tools.reference.examples import EXAMPLES, UNITS
 from tools.reference.markdown import code, notice, table
 from training.retention.settings import Retention
@@ -27,17 +27,20 @@ from training.spec.sections.evaluation import BUILT_IN_GATES
 from training.spec.types import Bytes, ColumnName, Day, Duration, Name, Section, Suite, TimeOfDay
 from training.spec.yaml_reader import read_document
 
-SHIPPED: Final = (
+PIPELINES: Final = (
     "dags/pipelines/flight_delay.yaml",
     "dags/pipelines/search_ranking.yaml",
     "docs/examples/cancelled_orders/cancelled_orders.yaml",
 )
-"""Where examples are looked for, before EXAMPLES."""
+PLACEMENT: Final = "docker/kubernetes/placement.yaml"
+BLOCK: Final = re.compile(r"^```yaml\n(.*?)^```", re.MULTILINE | re.DOTALL)
+"""Of a page of docs/: a part of a pipeline, or of another file."""
 MAX_EXAMPLE_CHARS: Final = 60
 HEAD: Final = ("key", "type", "default", "unit", "meaning", "example")
 DURATION_UNIT: Final = "in the value: d, h, m, s"
 SIZE_UNIT: Final = "in the value: KiB, MiB, GiB"
-
+SHARE: Final = "share, 0 to 1"
+DEFAULTS: Final = "A default of *required* means that the key has none. *none* means that it is absent unless you write it.\n"
 
 Document = Mapping[str, object]
 """A pipeline's YAML, or a part of it."""
@@ -74,8 +77,17 @@ class Key:
 
     @property
     def place(self) -> str:
-        """`Train.epochs`, by which UNITS and EXAMPLES name it."""
+        """`Train.epochs`, by which EXAMPLES names it."""
         return f"{self.section.__name__}.{self.name}"
+
+    @property
+    def default(self) -> Any:
+        """None where it has none."""
+        return None if self.field.is_required() else self.field.get_default(call_default_factory=True)
+
+    def schema(self) -> JsonSchema:
+        found: JsonSchema = self.section.model_json_schema(by_alias=True)["properties"][self.name]
+        return found
 
 
 def sections(model: type[Section], path: str = "") -> Iterator[tuple[str, type[Section]]]:
@@ -91,26 +103,44 @@ def keys_of(section: type[Section]) -> list[Key]:
 
 
 def page(root: Path) -> str:
-    """Return the page.
+    """Return the page of a pipeline's keys.
 
     Raises:
         ValueError: a key without a unit, a meaning or an example.
     """
-    documents = [read_document((root / name).read_bytes(), name).value for name in SHIPPED]
+    documents = _documents(root, PIPELINES)
     parts = [
         f"# Keys of a pipeline's YAML\n{notice()}\n"
         "A file of `dags/pipelines/`, named after its pipeline. Unknown keys are refused. "
         "`python -m training.spec.check FILE` reports every problem with its line, "
         "and `dags/pipelines/pipeline.schema.json` lets editors complete keys. What the keys do is explained in [data](../data.md), "
-        "[promotion](../promotion.md), [tuning](../tuning.md) and [time-outs](../timeouts.md).\n\n"
-        "A default of *required* means that the key has none. *none* means that it is absent unless you write it.\n"
+        f"[promotion](../promotion.md), [tuning](../tuning.md) and [time-outs](../timeouts.md).\n\n{DEFAULTS}"
     ]
-    for path, section in sections(PipelineSpec):
-        parts.append(section_text(path or "top level", section, path, documents))
+    parts += [_section_text(path or "top level", section, path, documents) for path, section in sections(PipelineSpec)]
     for name, descriptor in trained_families().items():
-        parts.append(section_text(f"train.settings of {name}", descriptor.settings, "train.settings", _of_family(documents, name)))
-    parts.append(section_text("the file of NIGHTSHIFT_RETENTION", Retention, "", []))
+        own = [document for document in documents for train in _at(document, ["train"]) if train.get("model") == name]
+        parts.append(_section_text(f"train.settings of {name}", descriptor.settings, "train.settings", own))
+    parts.append(_section_text("the file of NIGHTSHIFT_RETENTION", Retention, "", []))
     return "".join([*parts, _gates()])
+
+
+def placement_page(root: Path) -> str:
+    """Return the page of the file that describes a cluster; raises as `page`."""
+    documents = _documents(root, (PLACEMENT,))
+    head = (
+        f"# Keys of placement.yaml\n{notice()}\n"
+        f"The file that `{VARIABLE}` names describes a cluster ([Kubernetes](../kubernetes.md)). Begin with a copy of `{PLACEMENT}`. "
+        f"Unknown keys are refused. `nightshift doctor backend` reports every problem with its line.\n\n{DEFAULTS}"
+    )
+    return head + "".join(_section_text(path or "top level", section, path, documents) for path, section in sections(Cluster))
+
+
+def _documents(root: Path, shipped: Sequence[str]) -> list[Document]:
+    """Return where examples are looked for: files that are shipped, then what the pages of docs/ show."""
+    texts = [(root / name).read_bytes() for name in shipped]
+    texts += [text.encode() for path in sorted((root / "docs").glob("*.md")) for text in BLOCK.findall(path.read_text(encoding="utf-8"))]
+    found = [read_document(text, "an example").value for text in texts]
+    return [document for document in found if isinstance(document, dict)]
 
 
 _APPLIES: Final = {"always": "every candidate", "champion": "a candidate beside a champion", "canary": "a candidate beside a canary"}
@@ -118,13 +148,13 @@ _APPLIES: Final = {"always": "every candidate", "champion": "a candidate beside 
 
 def _gates() -> str:
     """Return the table of gates, in the order of a decision's reasons."""
-    head = "\n## Gates\nThe reasons of a decision have this order. Gates of other distributions follow (docs/extending.md).\n\n"
-    head += "| gate | judges | not passed, unless `evaluate.severity` has it | turned on by |\n| --- | --- | --- | --- |\n"
+    text = "\n## Gates\nThe reasons of a decision have this order. Gates of other distributions follow (docs/extending.md).\n\n"
+    head = ("gate", "judges", "not passed, unless `evaluate.severity` has it", "turned on by")
     rows = [
-        f"| `{name}` | {_APPLIES[gate.applies]} | {_severity(gate)} | {gate.switch.removeprefix('set ') or 'always on'} |\n"
+        (code(name), _APPLIES[gate.applies], _severity(gate), gate.switch.removeprefix("set ") or "always on")
         for name, gate in BUILT_IN_GATES.items()
     ]
-    return head + "".join(rows)
+    return text + table(head, rows)
 
 
 def _severity(gate: GateDescriptor) -> str:
@@ -133,7 +163,7 @@ def _severity(gate: GateDescriptor) -> str:
     return f"as `{gate.inherits}`" if gate.inherits else f"`{gate.severity}`"
 
 
-def section_text(title: str, section: type[Section], path: str, documents: Sequence[Document]) -> str:
+def _section_text(title: str, section: type[Section], path: str, documents: Sequence[Document]) -> str:
     """Return heading, words and table of a section; `path`: where it is in the documents, in which examples are looked for."""
     words = _docstring(section)
     rows = [_row(key, path, documents) for key in keys_of(section)]
@@ -141,22 +171,17 @@ def section_text(title: str, section: type[Section], path: str, documents: Seque
 
 
 def _row(key: Key, path: str, documents: Sequence[Document]) -> tuple[str, ...]:
-    schema = _schema(key)
     nested = list(_sections_in(key.field.annotation))
-    target = f"{path}.{key.name}{nested[0][1]}".lstrip(".") if nested else ""
-    type_text = f"section [{target}](#{anchor(target)})" if nested else type_of(key.field.annotation, schema)
     meaning = _meanings(key.section).get(key.attribute) or (_docstring(nested[0][0]) if nested else "")
     if not meaning:
         raise ValueError(f"{key.place} has no meaning: add a docstring below it")
-    unit = "" if nested else unit_of(key, type_text)
-    return (
-        code(key.name),
-        type_text,
-        default_of(key, nested=bool(nested)),
-        unit,
-        meaning,
-        "" if nested else code(example_of(key, path, documents)),
-    )
+    if nested:
+        target = f"{path}.{key.name}{nested[0][1]}".lstrip(".")
+        return code(key.name), f"section [{target}](#{anchor(target)})", _default_of(key, nested=True), "", meaning, ""
+    schema = key.schema()
+    type_text = _type_of(schema)
+    example = code(example_of(key, path, documents))
+    return code(key.name), type_text, _default_of(key, nested=False), _unit_of(key, schema, type_text), meaning, example
 
 
 def anchor(title: str) -> str:
@@ -165,64 +190,54 @@ def anchor(title: str) -> str:
     return kept.replace(" ", "-")
 
 
-def type_of(annotation: object, schema: JsonSchema) -> str:
+_KINDS: Final = [
+    ({name: value for name, value in TypeAdapter[object](kind).json_schema().items() if name in ("type", "pattern", "format")}, words)
+    for kind, words in (
+        (Duration, "duration"),
+        (Bytes, "size"),
+        (TimeOfDay, "time of day"),
+        (Day, "day"),
+        (Name, "name"),
+        (ColumnName, "column"),
+        (Suite, "suite"),
+    )
+]
+_SIMPLE: Final = {"string": "text", "integer": "integer", "number": "number", "boolean": "boolean"}
+
+
+def _type_of(schema: JsonSchema) -> str:
     """Return what a value must be, in words."""
     for pattern, words in _KINDS:
-        if _same(schema, pattern):
+        if pattern.items() <= schema.items():
             return words
     if "anyOf" in schema:
-        return " or ".join(dict.fromkeys(type_of(None, part) for part in schema["anyOf"] if part.get("type") != "null"))
+        return " or ".join(dict.fromkeys(_type_of(part) for part in schema["anyOf"] if part.get("type") != "null"))
     if "enum" in schema or "const" in schema:
         return ", ".join(code(str(value)) for value in schema.get("enum", [schema.get("const")]))
     kind = schema.get("type")
     if kind == "array":
-        items = schema.get("items", {})
-        if "prefixItems" in schema:
-            return f"list of {len(schema['prefixItems'])} numbers"
-        return f"list of {type_of(None, items)}"
+        return (
+            f"list of {len(schema['prefixItems'])} numbers" if "prefixItems" in schema else f"list of {_type_of(schema.get('items', {}))}"
+        )
     if kind == "object":
         values = schema.get("additionalProperties") or next(iter(schema.get("patternProperties", {}).values()), None) or {}
-        return f"mapping of names to {type_of(None, values) if isinstance(values, dict) else 'values'}"
+        return f"mapping of names to {_type_of(values) if isinstance(values, dict) else 'values'}"
     if isinstance(kind, list):
         return "text, number or boolean" if "array" not in kind else "text, number, boolean, null or a list of them"
     return _SIMPLE.get(str(kind), "value") + _range(schema)
 
 
-_SIMPLE: Final = {"string": "text", "integer": "integer", "number": "number", "boolean": "boolean"}
-
-
 def _range(schema: JsonSchema) -> str:
     low = [(">=", schema.get("minimum")), (">", schema.get("exclusiveMinimum"))]
     high = [("<=", schema.get("maximum")), ("<", schema.get("exclusiveMaximum"))]
-    bounds = [next((f"{sign} {_number(bound)}" for sign, bound in side if bound is not None), "") for side in (low, high)]
-    return f", {' and '.join(filter(None, bounds))}" if any(bounds) else ""
+    bounds = [f"{sign} {int(bound):,}" if bound == int(bound) else f"{sign} {bound:g}" for sign, bound in low + high if bound is not None]
+    return f", {' and '.join(bounds)}" if bounds else ""
 
 
-def _number(value: float) -> str:
-    return f"{int(value):,}" if value == int(value) else f"{value:g}"
+_NUMERIC: Final = re.compile(r"(mapping of names to |list of (\d+ )?)?(integer|number)")
 
 
-def _same(schema: JsonSchema, kind: Mapping[str, object]) -> bool:
-    return all(schema.get(key) == value for key, value in kind.items())
-
-
-def _kind(annotation: Any, words: str) -> tuple[Mapping[str, object], str]:
-    schema = TypeAdapter(annotation).json_schema()
-    return {key: schema[key] for key in ("type", "pattern", "format") if key in schema}, words
-
-
-_KINDS: Final = (
-    _kind(Duration, "duration"),
-    _kind(Bytes, "size"),
-    _kind(TimeOfDay, "time of day"),
-    _kind(Day, "day"),
-    _kind(Name, "name"),
-    _kind(ColumnName, "column"),
-    _kind(Suite, "suite"),
-)
-
-
-def unit_of(key: Key, type_text: str) -> str:
+def _unit_of(key: Key, schema: JsonSchema, type_text: str) -> str:
     """Return the unit of a value; empty where it has none, as texts.
 
     Raises:
@@ -234,44 +249,50 @@ def unit_of(key: Key, type_text: str) -> str:
         return SIZE_UNIT
     if not _NUMERIC.match(type_text):
         return ""
-    if key.place not in UNITS:
+    unit = UNITS.get(key.place, UNITS.get(key.name))
+    if unit is None and re.fullmatch(r"number, >=? 0 and <=? 1", type_text):
+        return SHARE
+    if unit is None:
         raise ValueError(f"{key.place} is a number: add its unit to tools/reference/examples.py")
-    return UNITS[key.place]
+    return unit
 
 
-_NUMERIC: Final = re.compile(r"(mapping of names to |list of (\d+ )?)?(integer|number)")
-
-
-def default_of(key: Key, *, nested: bool) -> str:
+def _default_of(key: Key, *, nested: bool) -> str:
     if key.field.is_required():
         return "*required*"
-    value = key.field.get_default(call_default_factory=True)
-    if value is None:
+    if key.default is None:
         return "*none*"
-    if nested:
-        if isinstance(value, Section):
-            return "its keys' defaults"
-        # Of a section that can be written as one value.
-        return code(value) if isinstance(value, str) and value else "empty"
-    return code(_yaml(value)) if value not in ((), {}, "") else "empty"
+    if isinstance(key.default, Section):
+        return "its keys' defaults"
+    # A section that can be written as one value may have that as its default.
+    is_empty = key.default in ((), {}, "") or (nested and not isinstance(key.default, str))
+    return "empty" if is_empty else code(_yaml(key.default))
 
 
 def example_of(key: Key, path: str, documents: Sequence[Document]) -> str:
-    """Return `key: value`: of a shipped pipeline, of EXAMPLES, or with the default.
+    """Return `key: value`: of EXAMPLES by `Section.key`, of a document, of EXAMPLES by key, another choice than the default, or that.
 
     Raises:
         ValueError: there is none.
     """
     if key.place in EXAMPLES:
         return f"{key.name}: {EXAMPLES[key.place]}"
-    for document in documents:
-        for holder in _at(document, path.split(".") if path else []):
-            if key.name in holder and len(text := _yaml(holder[key.name])) <= MAX_EXAMPLE_CHARS:
-                return f"{key.name}: {text}"
-    default = None if key.field.is_required() else key.field.get_default(call_default_factory=True)
-    if default in (None, (), {}, ""):
+    for holder in (holder for document in documents for holder in _at(document, path.split(".") if path else [])):
+        if key.name in holder and len(text := _yaml(holder[key.name])) <= MAX_EXAMPLE_CHARS:
+            return f"{key.name}: {text}"
+    if key.name in EXAMPLES:
+        return f"{key.name}: {EXAMPLES[key.name]}"
+    choices = [value for value in _choices(key.schema()) if value != key.default]
+    value = choices[0] if choices else key.default
+    if value in (None, (), {}, ""):
         raise ValueError(f"{key.place} has no example: add one to tools/reference/examples.py")
-    return f"{key.name}: {_yaml(default)}"
+    return f"{key.name}: {_yaml(value)}"
+
+
+def _choices(schema: JsonSchema) -> list[str | int]:
+    """Return the values that a key may have, where they are listed."""
+    parts = [value for part in schema.get("anyOf", []) for value in _choices(part)]
+    return [*schema.get("enum", []), *parts, *([True, False] if schema.get("type") == "boolean" else [])]
 
 
 def _at(value: object, path: list[str]) -> Iterator[Document]:
@@ -286,28 +307,12 @@ def _at(value: object, path: list[str]) -> Iterator[Document]:
             yield from _at(inner, path[1:])
 
 
-def _of_family(documents: Sequence[Document], name: str) -> list[Document]:
-    return [document for document in documents for train in _at(document, ["train"]) if train["model"] == name]
-
-
-def _schema(key: Key) -> JsonSchema:
-    schema: JsonSchema = key.section.model_json_schema(by_alias=True)["properties"][key.name]
-    return schema
-
-
-def _sections_in(annotation: Any) -> Iterator[tuple[type[Section], str]]:
+def _sections_in(annotation: object, suffix: str = "") -> Iterator[tuple[type[Section], str]]:
     """Yield the sections that a key holds, with what follows the key in their path."""
     if isinstance(annotation, type) and issubclass(annotation, Section):
-        yield annotation, ""
-    elif get_origin(annotation) is Annotated:
-        yield from _sections_in(get_args(annotation)[0])
-    elif get_origin(annotation) in (Union, UnionType):
-        for part in get_args(annotation):
-            yield from _sections_in(part)
-    elif get_origin(annotation) is dict:
-        yield from ((inner, f".NAME{suffix}") for inner, suffix in _sections_in(get_args(annotation)[1]))
-    elif get_origin(annotation) is tuple:
-        yield from _sections_in(get_args(annotation)[0])
+        yield annotation, suffix
+    for part in get_args(annotation):
+        yield from _sections_in(part, f"{suffix}.NAME" if get_origin(annotation) is dict else suffix)
 
 
 _PLAIN: Final = re.compile(r"[A-Za-z_][\w./@-]*|\d+[dhms]")
@@ -335,7 +340,6 @@ def _meanings(section: type[Section]) -> dict[str, str]:
     for kind in reversed([kind for kind in section.__mro__ if issubclass(kind, Section) and kind is not Section]):
         (body,) = (node.body for node in ast.parse(textwrap.dedent(inspect.getsource(kind))).body if isinstance(node, ast.ClassDef))
         for node, below in itertools.pairwise(body):
-            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and isinstance(below, ast.Expr):
-                if isinstance(below.value, ast.Constant) and isinstance(below.value.value, str):
-                    found[node.target.id] = " ".join(below.value.value.split())
+            if isinstance(node, ast.AnnAssign) and isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+                found[ast.unparse(node.target)] = " ".join(str(below.value.value).split())
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -22,11 +23,14 @@ from training.spec.yaml_reader import read_document
 ROOT = Path(__file__).resolve().parents[3]
 SECTIONS = [section for _path, section in spec.sections(PipelineSpec)]
 OF_A_CLUSTER = [section for _path, section in spec.sections(Cluster)]
-KEYS = {
-    key.place: key
-    for section in [*SECTIONS, *(facts.settings for facts in FAMILIES.usable().values()), Retention, *OF_A_CLUSTER]
-    for key in spec.keys_of(section)
-}
+PLACES = [
+    *spec.sections(PipelineSpec),
+    *(("train.settings", facts.settings) for facts in FAMILIES.usable().values()),
+    ("", Retention),
+    *spec.sections(Cluster),
+]
+KEYS = [(path, key) for path, section in PLACES for key in spec.keys_of(section) if not list(spec._sections_in(key.field.annotation))]
+DOCUMENTS = spec._documents(ROOT, (*spec.PIPELINES, spec.PLACEMENT))
 
 
 def test_check_fails_on_a_page_that_is_not_current_and_leaves_it_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,10 +61,10 @@ def test_every_section_of_the_schema_has_a_heading_that_its_key_links_to() -> No
     assert {section.__name__ for section in SECTIONS} >= set(PipelineSpec.model_json_schema()["$defs"])
 
 
-@pytest.mark.parametrize("place", EXAMPLES)
-def test_example_of_a_key_is_accepted_by_its_model(place: str) -> None:
-    key = KEYS[place]
-    document = read_document(f"{key.name}: {EXAMPLES[place]}\n".encode(), "example")
+@pytest.mark.parametrize(("path", "key"), KEYS, ids=[f"{path}.{key.name}" for path, key in KEYS])
+def test_example_of_a_key_is_accepted_by_its_model(path: str, key: spec.Key) -> None:
+    shown = spec.example_of(key, path, [] if key.section is Retention else DOCUMENTS)
+    document = read_document(f"{shown}\n".encode(), "example")
 
     assert not document.problems
     TypeAdapter(key.field.rebuild_annotation()).validate_python(document.value[key.name])
@@ -76,8 +80,9 @@ def test_key_without_words_is_refused() -> None:
         spec._row(spec.keys_of(Bare)[0], "", [])
 
 
-def test_units_are_of_keys_that_exist() -> None:
-    assert UNITS.keys() <= KEYS.keys()
+@pytest.mark.parametrize("table", [UNITS, EXAMPLES], ids=["units", "examples"])
+def test_units_and_examples_are_of_keys_that_exist(table: Mapping[str, str]) -> None:
+    assert table.keys() <= {name for _, key in KEYS for name in (key.place, key.name)}
 
 
 def test_variables_of_libraries_have_the_files_that_use_them() -> None:
