@@ -33,7 +33,7 @@ from training.evaluation.bootstrap.blocks import Origins, block_interval
 from training.evaluation.bootstrap.influence import Influence
 from training.evaluation.bootstrap.sequential import alarm_of
 from training.evaluation.metrics.metric import OwnMetric
-from training.evaluation_record import Checks, Comparison, EvaluationRecord, Leakage, PredictionDrift
+from training.evaluation_record import Comparison, EvaluationRecord, Leakage, PredictionDrift, ResultChecks
 from training.registry.gates import decide, judge_canary
 from training.spec.metrics import is_metric
 from training.spec.sections.evaluation import Evaluate
@@ -173,7 +173,7 @@ def is_promoted(trial: Trial, seed: int, block: str = "1d") -> bool:
         metrics={rules.primary: 0.5},
         champion_metrics={rules.primary: 0.5},
         comparison=comparison,
-        checks=Checks(constant=False, drift=PredictionDrift(psi=0.0), leakage=Leakage(feature="x", value=0.6)),
+        checks=ResultChecks(constant=False, drift=PredictionDrift(psi=0.0), leakage=Leakage(feature="x", value=0.6)),
     )
     return decide(record, rules, approval="automatic").outcome == "accepted"
 

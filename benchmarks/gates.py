@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.scored import CHAMPION, compare, metric_value
 from training.evaluation.bootstrap.blocks import Origins
-from training.evaluation_record import Checks, EvaluationRecord, Leakage, PredictionDrift
+from training.evaluation_record import EvaluationRecord, Leakage, PredictionDrift, ResultChecks
 from training.registry.gates import decide
 from training.spec.sections.evaluation import Evaluate
 
@@ -82,7 +82,7 @@ def evaluated(trial: Trial, seed: int) -> EvaluationRecord:
         metrics={trial.metric: new},
         champion_metrics={trial.metric: old},
         comparison=found,
-        checks=Checks(constant=False, drift=PredictionDrift(psi=0.0), leakage=Leakage(feature="x", value=0.6)),
+        checks=ResultChecks(constant=False, drift=PredictionDrift(psi=0.0), leakage=Leakage(feature="x", value=0.6)),
     )
 
 

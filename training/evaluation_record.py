@@ -168,7 +168,7 @@ class Treated(Part):
     calibration_error: Figure | None
 
 
-class Fairness(Part):
+class FairnessGaps(Part):
     """One sensitive column. The gaps are between the largest and the smallest of values that are not small; None below two of them."""
 
     equal_opportunity_gap: Figure | None = None
@@ -209,7 +209,7 @@ class PredictionDrift(Part):
     psi: Figure
 
 
-class Checks(Part):
+class ResultChecks(Part):
     """What may be wrong with a result that looks good."""
 
     leakage: Leakage | None = None
@@ -305,14 +305,14 @@ class EvaluationRecord(Part):
     worst_slice: StrictInt | None = None
     """Its place in `slices`."""
     slice_gap: Figure | None = None
-    fairness: dict[str, Fairness] = Field(default_factory=dict)
+    fairness: dict[str, FairnessGaps] = Field(default_factory=dict)
     """By sensitive column."""
     num_rows: StrictInt | None = None
     num_units: StrictInt | None = None
     """Groups, or else rows."""
     baselines: Baselines | None = None
     """None: not measured, as of a canary."""
-    checks: Checks | None = None
+    checks: ResultChecks | None = None
     importance: Figures | None = None
     latency: dict[str, Latency] | None = None
     """By batch size."""

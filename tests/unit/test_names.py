@@ -30,15 +30,15 @@ def codes_of_the_page() -> list[str]:
 
 def names() -> dict[str, list[str]]:
     """Return the names that there are now, by kind."""
-    declared = environment.declarations(CHECKOUT)
+    rows = environment.page(CHECKOUT)
     tables = Base.metadata.tables
     found = {
         "commands": list(COMMANDS),
         "columns": [f"{name}.{column.name}" for name, table in tables.items() for column in table.columns],
-        "environment variables": [each.name for each in declared if each.name.startswith("NIGHTSHIFT_")],
+        "environment variables": re.findall(r"^\| `(NIGHTSHIFT_\w+)`", rows, re.MULTILINE),
         "error codes": codes_of_the_page(),
         "exit codes": [f"{code.name} {code.value}" for code in ExitCode],
-        "keys of the YAML": list(KEYS),
+        "keys of the YAML": [key.place for key in KEYS],
     }
     return {kind: sorted(found[kind]) for kind in KINDS}
 

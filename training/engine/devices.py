@@ -27,7 +27,7 @@ WITHOUT_GPU: Final = "to train on CPUs, set CUDA_VISIBLE_DEVICES to nothing for 
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
+class DevicePlace:
     """What one process trains on."""
 
     type: str
@@ -65,7 +65,7 @@ class Place:
         return cls(**json.loads(text))
 
 
-def backend_of(places: Sequence[Place]) -> str:
+def backend_of(places: Sequence[DevicePlace]) -> str:
     """Return the backend of the gradients for the places of all ranks, in their order.
 
     NCCL takes one process for each GPU, so processes that share one use gloo, which copies through the CPU.
@@ -86,7 +86,7 @@ def backend_of(places: Sequence[Place]) -> str:
     return "gloo"
 
 
-def check_expected(device: torch.device | Place, expected: str | None) -> None:
+def check_expected(device: torch.device | DevicePlace, expected: str | None) -> None:
     """Compare the device with the one that the work is named after (`parameters["device"]`; None: the CPU).
 
     Raises:
@@ -100,7 +100,7 @@ def check_expected(device: torch.device | Place, expected: str | None) -> None:
         logger.warning("training on %s, which is not part of this work's fingerprint", device.type)
 
 
-def device_words(device: torch.device | Place) -> str:
+def device_words(device: torch.device | DevicePlace) -> str:
     """Return the device for a record: `cpu`, or `cuda (NVIDIA H100 80GB HBM3)`."""
     if device.type != "cuda":
         return device.type

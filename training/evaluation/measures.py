@@ -21,7 +21,7 @@ from training.evaluation.metrics.ranking import num_groups_without_positive
 from training.evaluation.metrics.registry import metrics_by_name
 from training.evaluation.rows import LabelledRows
 from training.evaluation.slices import by_slice, fairness_of, worst_and_gap
-from training.evaluation_record import Alarm, Checks, Comparison, EvaluationRecord, Fairness, Ranking
+from training.evaluation_record import Alarm, Comparison, EvaluationRecord, FairnessGaps, Ranking, ResultChecks
 from training.spec.metrics import is_lower_better
 from training.spec.sections.evaluation import Evaluate
 
@@ -105,7 +105,7 @@ class Measures:
         worst, gap = worst_and_gap(found, self._sign)
         return EvaluationRecord(slices=tuple(found), worst_slice=worst, slice_gap=gap)
 
-    def fairness(self, scores: Floats) -> dict[str, Fairness]:
+    def fairness(self, scores: Floats) -> dict[str, FairnessGaps]:
         """Return what was measured of each sensitive column."""
         rules, rows = self._rules, self._rows
         return fairness_of(
@@ -148,11 +148,11 @@ class Measures:
             found[column] = whole - measured(changed)
         return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
 
-    def checks(self, scores: Floats, champion: Floats | None) -> Checks:
+    def checks(self, scores: Floats, champion: Floats | None) -> ResultChecks:
         """Return `drift` and `constant`."""
         rows = self._rows
         drift = None if champion is None else checks.prediction_drift(self._rules.task, scores, champion, rows.groups)
-        return Checks(drift=drift, constant=checks.is_constant(scores, rows.groups))
+        return ResultChecks(drift=drift, constant=checks.is_constant(scores, rows.groups))
 
     def _scored(self, scores: Floats, part: Ints | slice = slice(None)) -> ScoredRows:
         """Return scores of the rows, or of a part of them."""

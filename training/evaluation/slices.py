@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from training.evaluation.metrics.calibration import calibration_error
 from training.evaluation.metrics.metric import Metric, ScoredRows
-from training.evaluation_record import Fairness, Slice, Treated
+from training.evaluation_record import FairnessGaps, Slice, Treated
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
@@ -102,7 +102,7 @@ def worst_and_gap(slices: Sequence[Slice], sign: float) -> tuple[int | None, flo
 
 def fairness_of(
     known: Mapping[str, Values], columns: Sequence[str], labels: Floats, scores: Floats, *, task: str, threshold: float, least_support: int
-) -> dict[str, Fairness]:
+) -> dict[str, FairnessGaps]:
     """Return how each column's values fare, by column.
 
     Args:
@@ -125,7 +125,7 @@ def fairness_of(
                 Treated(value=name, support=support, is_small=support < least_support, true_positive_rate=rate, calibration_error=error)
             )
         judged = [one for one in treated if not one.is_small]
-        found[column] = Fairness(
+        found[column] = FairnessGaps(
             equal_opportunity_gap=_gap([one.true_positive_rate for one in judged]),
             calibration_gap=_gap([one.calibration_error for one in judged]),
             values=tuple(treated),

@@ -18,7 +18,7 @@ from training.engine.parallel.gang import Gang
 from training.engine.planning.costs import Work
 from training.engine.planning.devices import KINDS, Device, Devices
 from training.engine.planning.planner import Plan, check_fits, judged, plan
-from training.engine.planning.probe import ROWS_OF_A_GROUP, Candidate, facts_of
+from training.engine.planning.probe import ROWS_OF_A_GROUP, LayoutCandidate, facts_of
 from training.errors import Problem, SpecError
 from training.models.base import load_family
 from training.models.torch_family import TorchFamily, architecture_of
@@ -50,7 +50,7 @@ def plan_of(spec: PipelineSpec, features: Sequence[FeatureEntry], devices: Devic
         message = f"{train.model} is not a torch family: it has no layout"
         raise SpecError("train.model", [Problem(code="layout.family", field="train.model", message=message, hint="use a torch family")])
     architecture = architecture_of(spec, features)
-    candidate = Candidate(
+    candidate = LayoutCandidate(
         build=lambda: family.build(architecture),
         loss=family.loss,
         features=features,

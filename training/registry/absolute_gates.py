@@ -8,7 +8,7 @@ from typing import Final
 
 from training.contracts import JsonValue, json_number
 from training.errors import shown
-from training.evaluation_record import Checks, Fairness
+from training.evaluation_record import ResultChecks, FairnessGaps
 from training.format import figure, finite
 from training.registry.gate import Case
 from training.registry.reasons import Reason
@@ -34,7 +34,7 @@ def judge_finite(case: Case) -> Iterator[Reason]:
 
 def judge_constant(case: Case) -> Iterator[Reason]:
     """Whether the predictions differ."""
-    checks = case.record.checks or Checks()
+    checks = case.record.checks or ResultChecks()
     if checks.constant is None:
         yield case.missing("whether the predictions are all alike")
     else:
@@ -48,7 +48,7 @@ def judge_fairness(case: Case) -> Iterator[Reason]:
     for name in ("equal_opportunity", "calibration"):
         limit: float | None = getattr(rules.fairness, name)
         for column in rules.sensitive if limit is not None else ():
-            measured = case.record.fairness.get(column, Fairness())
+            measured = case.record.fairness.get(column, FairnessGaps())
             gap: float | None = getattr(measured, f"{name}_gap")
             what = f"{name.replace('_', ' ')} gap between values of {column}"
             if gap is None and measured.values and sum(not entry.is_small for entry in measured.values) < 2:
@@ -85,7 +85,7 @@ def _unless_loaded(reason: Reason, value: float | None, limit: float, waited_sha
 
 def judge_leakage(case: Case) -> Iterator[Reason]:
     """Whether no single feature ranks the labels too well."""
-    leak, limit = (case.record.checks or Checks()).leakage, case.rules.checks.leakage
+    leak, limit = (case.record.checks or ResultChecks()).leakage, case.rules.checks.leakage
     value = None if leak is None else finite(leak.value)
     if leak is not None and value is not None:
         words = f"{leak.feature} alone ranks the labels by {figure(value)}, required < {figure(limit)}"
@@ -98,7 +98,7 @@ def judge_leakage(case: Case) -> Iterator[Reason]:
 
 def judge_overlap(case: Case) -> Iterator[Reason]:
     """The share of entities that test and training rows have in common, if it is limited."""
-    limit, checks = case.rules.checks.overlap, case.record.checks or Checks()
+    limit, checks = case.rules.checks.overlap, case.record.checks or ResultChecks()
     if limit is not None:
         share = None if checks.overlap is None else checks.overlap.share
         what = "share of the test rows' entities that the training rows have"

@@ -38,9 +38,9 @@ from training.evaluation_record import (
     META_KEYS,
     Baselines,
     Candidate,
-    Checks,
     EvaluationRecord,
     Latency,
+    ResultChecks,
     Rival,
     UnknownLabelCounts,
 )
@@ -187,7 +187,7 @@ def _checks(
     predictor: Predictor,
     measures: Measures,
     scored: Scored,
-) -> Checks:
+) -> ResultChecks:
     rules = context.spec.evaluate
     entities = rules.entities or tuple(context.spec.data.source.key)
     # The area of a series, the item of a ranking: what a row is about may well order the labels, and is known before them.
@@ -196,7 +196,7 @@ def _checks(
     leakage = checks.strongest_feature(rules.task, known, some, data.labels[some.numbers], some_tests, data.labels[some_tests.numbers])
     overlap = checks.overlap(entities, training.hashes(entities), raw.hashes(entities))
     found = measures.checks(scored.candidate, scored.champion)
-    return Checks(leakage=leakage, overlap=overlap, drift=found.drift, constant=found.constant)
+    return ResultChecks(leakage=leakage, overlap=overlap, drift=found.drift, constant=found.constant)
 
 
 def _calls(context: StageContext, rows: pd.DataFrame, dataset: Manifest) -> dict[str, Latency] | None:

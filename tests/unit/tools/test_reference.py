@@ -29,7 +29,8 @@ PLACES = [
     ("", Retention),
     *spec.sections(Cluster),
 ]
-KEYS = [(path, key) for path, section in PLACES for key in spec.keys_of(section) if not list(spec._sections_in(key.field.annotation))]
+KEYS = [key for _, section in PLACES for key in spec.keys_of(section)]
+SHOWN = [(path, key) for path, section in PLACES for key in spec.keys_of(section) if not list(spec._sections_in(key.field.annotation))]
 DOCUMENTS = spec._documents(ROOT, (*spec.PIPELINES, spec.PLACEMENT))
 
 
@@ -61,7 +62,7 @@ def test_every_section_of_the_schema_has_a_heading_that_its_key_links_to() -> No
     assert {section.__name__ for section in SECTIONS} >= set(PipelineSpec.model_json_schema()["$defs"])
 
 
-@pytest.mark.parametrize(("path", "key"), KEYS, ids=[f"{path}.{key.name}" for path, key in KEYS])
+@pytest.mark.parametrize(("path", "key"), SHOWN, ids=[f"{path}.{key.name}" for path, key in SHOWN])
 def test_example_of_a_key_is_accepted_by_its_model(path: str, key: spec.Key) -> None:
     shown = spec.example_of(key, path, [] if key.section is Retention else DOCUMENTS)
     document = read_document(f"{shown}\n".encode(), "example")
@@ -82,7 +83,7 @@ def test_key_without_words_is_refused() -> None:
 
 @pytest.mark.parametrize("table", [UNITS, EXAMPLES], ids=["units", "examples"])
 def test_units_and_examples_are_of_keys_that_exist(table: Mapping[str, str]) -> None:
-    assert table.keys() <= {name for _, key in KEYS for name in (key.place, key.name)}
+    assert table.keys() <= {name for key in KEYS for name in (key.place, key.name)}
 
 
 def test_variables_of_libraries_have_the_files_that_use_them() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from training.engine.devices import Place
+from training.engine.devices import DevicePlace
 
-CPU: Final = Place(type="cpu")
+CPU: Final = DevicePlace(type="cpu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class Alone:
     rank: ClassVar[int] = 0
     world_size: ClassVar[int] = 1
     is_first: ClassVar[bool] = True
-    device: ClassVar[Place] = CPU
+    device: ClassVar[DevicePlace] = CPU
 
     def from_first(self, number: int) -> int:
         return number

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
-from training.engine.devices import Place, backend_of
+from training.engine.devices import DevicePlace, backend_of
 from training.engine.parallel.roll_call import ANSWER_SECONDS, Absent, RollCall
 from training.errors import PeerLostError
 from training.installation import RANK, WORLD_SIZE, Seconds, node_name
@@ -71,7 +71,7 @@ def slow_work_timeout() -> timedelta:
     return max(timedelta(seconds=SLOW_WORK_LIMIT.read()), collective_timeout())
 
 
-def _meet(rank: int, world_size: int, place: Place) -> tuple[RollCall, list[Place], tuple[str, ...]]:
+def _meet(rank: int, world_size: int, place: DevicePlace) -> tuple[RollCall, list[DevicePlace], tuple[str, ...]]:
     """Wait until every rank is there; return who they are, what each of them trains on, and on which node.
 
     What comes before can take one rank longer than a collective may: imports, the lease, fetching the shards.
@@ -81,7 +81,7 @@ def _meet(rank: int, world_size: int, place: Place) -> tuple[RollCall, list[Plac
     store.set_timeout(limit)
     store.set(f"nightshift/place/{rank}", place.to_text())
     store.set(f"nightshift/node/{rank}", node_name())
-    places = [Place.from_text(store.get(f"nightshift/place/{other}").decode()) for other in range(world_size)]
+    places = [DevicePlace.from_text(store.get(f"nightshift/place/{other}").decode()) for other in range(world_size)]
     nodes = tuple(store.get(f"nightshift/node/{other}").decode() for other in range(world_size))
     return RollCall.meet(store, rank, world_size), places, nodes
 
@@ -123,7 +123,7 @@ class Gang:
             PeerLostError: another rank does not come within the limit of slow work.
         """
         rank, world_size = RANK.read(), WORLD_SIZE.read()
-        place = Place.of_this_process() if use_gpus else Place(type="cpu")
+        place = DevicePlace.of_this_process() if use_gpus else DevicePlace(type="cpu")
         device = place.device
         if device.type == "cuda":
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

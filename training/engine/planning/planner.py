@@ -18,7 +18,7 @@ from training.spec.layout import Layout
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Verdict:
+class LayoutVerdict:
     """A layout and why it is taken or not."""
 
     layout: Layout
@@ -37,8 +37,8 @@ class Plan:
     facts: ModelFacts
     work: Work
     devices: Devices
-    chosen: Verdict
-    rejected: Sequence[Verdict] = field(default=())
+    chosen: LayoutVerdict
+    rejected: Sequence[LayoutVerdict] = field(default=())
     advice: Sequence[str] = field(default=())
 
     @property
@@ -75,7 +75,7 @@ def gib(num_bytes: float) -> str:
 
 def plan(facts: ModelFacts, work: Work, devices: Devices) -> Plan:
     """Return the layout that `train.parallel: auto` takes; where none fits, that with the least memory, and `fits` is False."""
-    rejected: list[Verdict] = []
+    rejected: list[LayoutVerdict] = []
     for layout in candidates(facts, devices):
         verdict = judged(facts, work, layout, devices)
         if verdict.problem is None:
@@ -97,7 +97,7 @@ def check_fits(found: Plan) -> None:
     raise SpecError("train.parallel", [Problem(code="parallel.memory", field="train.parallel", message=message, hint=hint)])
 
 
-def judged(facts: ModelFacts, work: Work, layout: Layout, devices: Devices) -> Verdict:
+def judged(facts: ModelFacts, work: Work, layout: Layout, devices: Devices) -> LayoutVerdict:
     """Return whether a layout fits."""
     memory = memory_of(facts, work, layout, devices)
     problem = None
@@ -108,7 +108,7 @@ def judged(facts: ModelFacts, work: Work, layout: Layout, devices: Devices) -> V
     elif memory.total > devices.usable_bytes:
         name, most = max(memory.by_kind().items(), key=lambda item: item[1])
         problem = f"needs {gib(memory.total)}, of it {name.replace('_', ' ')} {gib(most)}; {gib(devices.usable_bytes)} can be planned for"
-    return Verdict(layout=layout, memory=memory, problem=problem)
+    return LayoutVerdict(layout=layout, memory=memory, problem=problem)
 
 
 def _has_too_many_ranks(layout: Layout, work: Work) -> bool:
@@ -148,7 +148,7 @@ def _divisors(number: int) -> list[int]:
     return [size for size in range(1, number + 1) if number % size == 0]
 
 
-def _advice(facts: ModelFacts, work: Work, rejected: Sequence[Verdict], devices: Devices) -> list[str]:
+def _advice(facts: ModelFacts, work: Work, rejected: Sequence[LayoutVerdict], devices: Devices) -> list[str]:
     """Return keys of the spec that would let a simpler layout fit, which is rejected as the spec is."""
     found = []
     for mode in ("selective", "full") if work.mode == "none" else ():
@@ -166,6 +166,6 @@ def _advice(facts: ModelFacts, work: Work, rejected: Sequence[Verdict], devices:
     return found
 
 
-def _fitting(facts: ModelFacts, work: Work, rejected: Sequence[Verdict], devices: Devices) -> Verdict | None:
+def _fitting(facts: ModelFacts, work: Work, rejected: Sequence[LayoutVerdict], devices: Devices) -> LayoutVerdict | None:
     verdicts = (judged(facts, work, verdict.layout, devices) for verdict in rejected)
     return next((verdict for verdict in verdicts if verdict.problem is None), None)

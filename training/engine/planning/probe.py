@@ -42,7 +42,7 @@ INSIDE_SHARE: Final = 24 / 34
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Candidate:
+class LayoutCandidate:
     """A model that is to be planned for."""
 
     build: Callable[[], nn.Module]
@@ -76,7 +76,7 @@ class _Run:
         )
 
 
-def facts_of(candidate: Candidate) -> ModelFacts:
+def facts_of(candidate: LayoutCandidate) -> ModelFacts:
     """Return what a plan has to know of a model.
 
     Raises:
@@ -100,7 +100,7 @@ def facts_of(candidate: Candidate) -> ModelFacts:
         raise SpecError("train.model", [Problem(code="layout.model", field="train.model", message=message, hint=hint)]) from err
 
 
-def _measured(candidate: Candidate, *, is_fake: bool) -> ModelFacts:
+def _measured(candidate: LayoutCandidate, *, is_fake: bool) -> ModelFacts:
     with torch.random.fork_rng(devices=[]), _fake() if is_fake else nullcontext():
         module = candidate.build()
         num_bytes = sum(map(_bytes, module.parameters()))
@@ -136,7 +136,7 @@ def _measured(candidate: Candidate, *, is_fake: bool) -> ModelFacts:
         )
 
 
-def _stage_shares(candidate: Candidate, module: nn.Module, num_bytes: int) -> dict[int, float]:
+def _stage_shares(candidate: LayoutCandidate, module: nn.Module, num_bytes: int) -> dict[int, float]:
     """Return the share of the parameters that the largest stage has, by the numbers of stages into which the model is cut rightly."""
     found = {}
     for number in range(2, MAX_STAGES + 1):
@@ -171,7 +171,7 @@ def _bytes(tensor: torch.Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-def _batch(candidate: Candidate, num_rows: int) -> Batch:
+def _batch(candidate: LayoutCandidate, num_rows: int) -> Batch:
     """Return a batch of zeros, groups of equal sizes."""
     num_floats = sum(entry["dtype"] == "float32" for entry in candidate.features)
     batch = {
@@ -184,7 +184,7 @@ def _batch(candidate: Candidate, num_rows: int) -> Batch:
     return batch
 
 
-def _run(candidate: Candidate, module: nn.Module, repeated: Sequence[nn.Module], batch: Batch) -> _Run:
+def _run(candidate: LayoutCandidate, module: nn.Module, repeated: Sequence[nn.Module], batch: Batch) -> _Run:
     """Run the loss forward; count the storages that autograd keeps, each once, by the repeated block in which it is first kept."""
     run = _Run()
     known = {tensor.untyped_storage()._cdata for tensor in itertools.chain(module.parameters(), module.buffers(), batch.values())}

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from training.contracts import JsonObject
 from training.engine.planning.costs import FP32_SHARE, MFU
 from training.engine.planning.devices import USABLE_SHARE
-from training.engine.planning.planner import Plan, Verdict, gib
+from training.engine.planning.planner import LayoutVerdict, Plan, gib
 
 
 def text_of(plan: Plan, *, assumed: Sequence[str] = ()) -> str:
@@ -83,5 +83,5 @@ def json_of(plan: Plan, *, assumed: Sequence[str] = ()) -> JsonObject:
     }
 
 
-def _verdict(verdict: Verdict) -> JsonObject:
+def _verdict(verdict: LayoutVerdict) -> JsonObject:
     return {"layout": dict(verdict.layout.sizes()), "memory_bytes": verdict.memory.total, "problem": verdict.problem}

@@ -58,7 +58,7 @@ def matrices_of(context: FitContext, *, max_bin: int) -> Iterator[dict[str, xgbo
             if gang.device.type != "cpu":
                 made[split] = _whole(rows, gang.rank, gang.world_size, threads)
                 continue
-            blocks = Blocks(rows, gang.rank, gang.world_size)
+            blocks = MatrixBlocks(rows, gang.rank, gang.world_size)
             # Bins are those of the training rows.
             made[split] = xgboost.QuantileDMatrix(blocks, ref=made.get("train"), max_bin=max_bin, nthread=threads)
         yield made
@@ -67,7 +67,7 @@ def matrices_of(context: FitContext, *, max_bin: int) -> Iterator[dict[str, xgbo
     folder.mkdir(mode=0o700)
     try:
         for split, rows in splits.items():
-            blocks = Blocks(rows, gang.rank, gang.world_size, folder / split)
+            blocks = MatrixBlocks(rows, gang.rank, gang.world_size, folder / split)
             made[split] = xgboost.ExtMemQuantileDMatrix(blocks, ref=made.get("train"), max_bin=max_bin, nthread=threads)
         logger.info("rows are on disk: %.1f MB in %s", _size_bytes(folder) / 1e6, folder)
         yield made
@@ -83,7 +83,7 @@ def too_large(splits: Iterable[MappedShards], world_size: int) -> bool:
     return on_this_node * BYTES_IN_MEMORY > stage_memory_bytes()
 
 
-class Blocks(xgboost.DataIter):  # type: ignore[misc]
+class MatrixBlocks(xgboost.DataIter):  # type: ignore[misc]
     """A process's share of a split, a shard at a time: no copy of all its rows is made."""
 
     def __init__(self, rows: MappedShards, rank: int, world_size: int, cache_path: Path | None = None) -> None:

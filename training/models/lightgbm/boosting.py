@@ -35,7 +35,7 @@ MAX_GRADE: Final = 30
 BATCH_ROWS: Final = 65_536
 
 
-class Rows(lightgbm.Sequence):  # type: ignore[misc]
+class BoostingRows(lightgbm.Sequence):  # type: ignore[misc]
     """A shard's rows for LightGBM, ids as numbers."""
 
     batch_size = BATCH_ROWS
@@ -94,7 +94,7 @@ def dataset_of(
     shards = range(len(rows.cells))
     weights = [rows.weights(shard, slice(None)) for shard in shards]
     found = lightgbm.Dataset(
-        [Rows(rows, shard) for shard in shards],
+        [BoostingRows(rows, shard) for shard in shards],
         label=np.concatenate([rows.labels(cells) for cells in rows.cells]),
         reference=reference,
         weight=np.concatenate([part for part in weights if part is not None]) if rows.is_weighted else None,

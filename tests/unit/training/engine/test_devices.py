@@ -7,7 +7,7 @@ import logging
 import pytest
 import torch
 
-from training.engine.devices import Place, backend_of, check_expected, device_words
+from training.engine.devices import DevicePlace, backend_of, check_expected, device_words
 from training.engine.parallel.gang import Gang
 from training.errors import SpecError
 
@@ -31,17 +31,17 @@ def test_processes_of_a_node_take_its_gpus_in_turn(
 ) -> None:
     gpus.setenv("LOCAL_RANK", str(local_rank))
     gpus.setenv("LOCAL_WORLD_SIZE", str(num_local))
-    place = Place.of_this_process()
-    assert place == Place(type="cuda", index=index, is_shared=is_shared)
+    place = DevicePlace.of_this_process()
+    assert place == DevicePlace(type="cuda", index=index, is_shared=is_shared)
     assert place.device == torch.device("cuda", index)
-    assert Place.from_text(place.to_text()) == place
+    assert DevicePlace.from_text(place.to_text()) == place
 
 
 def test_process_without_a_gpu_is_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setenv("LOCAL_RANK", "3")
-    assert Place.of_this_process() == Place(type="cpu")
-    assert Place.of_this_process().device == CPU
+    assert DevicePlace.of_this_process() == DevicePlace(type="cpu")
+    assert DevicePlace.of_this_process().device == CPU
 
 
 def test_family_that_uses_no_gpu_takes_none(gpus: pytest.MonkeyPatch) -> None:
@@ -60,7 +60,7 @@ def test_gang_of_one_sets_its_device_and_a_deterministic_workspace(gpus: pytest.
 def test_gradients_go_through_nccl_where_each_process_has_a_gpu_of_its_own_and_through_gloo_elsewhere(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    own, shared, cpu = Place(type="cuda"), Place(type="cuda", is_shared=True), Place(type="cpu")
+    own, shared, cpu = DevicePlace(type="cuda"), DevicePlace(type="cuda", is_shared=True), DevicePlace(type="cpu")
     assert backend_of([own, own]) == "nccl"
     assert backend_of([cpu, cpu]) == "gloo"
     assert not caplog.messages

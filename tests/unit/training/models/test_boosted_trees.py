@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import xgboost
 
-from training.engine.devices import Place
+from training.engine.devices import DevicePlace
 from training.engine.parallel.alone import Alone
 from training.errors import SpecError
 from training.models.boosted_trees.family import BoostedTreesSettings
@@ -45,7 +45,7 @@ def test_every_setting_is_a_parameter_that_xgboost_knows() -> None:
 
 def test_gpu_of_the_process_is_xgboosts_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(xgboost, "build_info", lambda: {"USE_CUDA": True})
-    gang = SimpleNamespace(device=Place(type="cuda", index=3))
+    gang = SimpleNamespace(device=DevicePlace(type="cuda", index=3))
     context: Any = SimpleNamespace(gang=gang, spec=parse_spec(TEXT.encode()))
     assert _parameters(context)["device"] == "cuda:3"
     context.gang = Alone()
@@ -53,7 +53,7 @@ def test_gpu_of_the_process_is_xgboosts_device(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_training_on_a_gpu_by_an_xgboost_without_cuda_is_refused() -> None:
-    context: Any = SimpleNamespace(gang=SimpleNamespace(device=Place(type="cuda")), spec=parse_spec(TEXT.encode()))
+    context: Any = SimpleNamespace(gang=SimpleNamespace(device=DevicePlace(type="cuda")), spec=parse_spec(TEXT.encode()))
     with pytest.raises(SpecError, match="built for CPUs only") as caught:
         _parameters(context)
     (problem,) = caught.value.problems

@@ -15,7 +15,7 @@ from training.data.mapped_shards import MappedShards
 from training.data.shard_format import ShardMeta
 from training.engine.parallel.alone import Alone
 from training.models.boosted_trees import matrices
-from training.models.boosted_trees.matrices import Blocks, too_large
+from training.models.boosted_trees.matrices import MatrixBlocks, too_large
 
 PAGE_BYTES = 5 * 256 * 4 + 1024
 TASKS = ("binary", "ranking", "multiclass", "regression")
@@ -47,7 +47,7 @@ def test_rows_binned_by_shard_give_the_model_of_one_matrix_of_all_rows(tmp_path:
     by_shard = tree_ranks.fit(Alone(), tmp_path / "shards", task)
     made = []
 
-    def whole(blocks: Blocks, **_settings: Any) -> xgboost.DMatrix:
+    def whole(blocks: MatrixBlocks, **_settings: Any) -> xgboost.DMatrix:
         made.append(matrices._whole(blocks._rows, 0, 1, 2))
         return made[-1]
 
@@ -112,7 +112,7 @@ def test_rows_are_on_disk_where_the_processes_of_a_node_would_take_more_than_a_s
 def test_share_without_rows_is_one_empty_block(tmp_path: Path) -> None:
     bench = FamilyBench(tmp_path, "ranking")
     given: list[dict[str, Any]] = []
-    blocks = Blocks(MappedShards(bench.dataset_path, cast(ShardMeta, bench.meta), "validation"), 0, 1000, tmp_path / "cache")
+    blocks = MatrixBlocks(MappedShards(bench.dataset_path, cast(ShardMeta, bench.meta), "validation"), 0, 1000, tmp_path / "cache")
     assert blocks.next(lambda **block: given.append(block))
     assert not blocks.next(lambda **block: given.append(block))
     assert [(block["data"].shape, len(block["label"]), len(block["qid"])) for block in given] == [((0, 5), 0, 0)]

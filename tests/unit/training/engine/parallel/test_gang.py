@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from training.engine.devices import Place, check_expected, device_words
+from training.engine.devices import DevicePlace, check_expected, device_words
 from training.engine.parallel import gang as gang_module
 from training.engine.parallel.alone import Alone
 from training.engine.parallel.gang import Gang, collective_timeout, slow_work_timeout
@@ -67,7 +67,7 @@ def test_rank_and_world_size_are_those_that_torchrun_gives(monkeypatch: pytest.M
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("WORLD_SIZE", "4")
     monkeypatch.setenv("NIGHTSHIFT_NODE", "mine")
-    store = store_with(Place(type="cpu"), num_ranks=3)
+    store = store_with(DevicePlace(type="cpu"), num_ranks=3)
     monkeypatch.setattr(gang_module, "rendezvous", lambda *where, timeout: met.append((*where, timeout)) or iter([(store, 3, 4)]))
     monkeypatch.setattr(dist, "init_process_group", lambda backend, store, rank, world_size, timeout: joined.append((backend, timeout)))
     monkeypatch.setattr(dist, "new_group", lambda backend, timeout: joined.append((backend, timeout)))
@@ -79,7 +79,7 @@ def test_rank_and_world_size_are_those_that_torchrun_gives(monkeypatch: pytest.M
     assert joined == [("gloo", timedelta(seconds=120)), ("gloo", timedelta(hours=1))]
 
 
-def store_with(place: Place, *, num_ranks: int) -> dist.HashStore:
+def store_with(place: DevicePlace, *, num_ranks: int) -> dist.HashStore:
     """Return a store that the first ranks have come to."""
     store = dist.HashStore()
     for rank in range(num_ranks):
@@ -101,7 +101,7 @@ def test_rank_that_another_one_does_not_come_to_meet_says_that_a_peer_is_lost(mo
 def test_gang_of_ranks_with_and_without_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    store = store_with(Place(type="cuda"), num_ranks=1)
+    store = store_with(DevicePlace(type="cuda"), num_ranks=1)
     monkeypatch.setattr(gang_module, "rendezvous", lambda *_, timeout: iter([(store, 1, 2)]))
     with pytest.raises(SpecError, match="1 of 2 ranks have a GPU; ranks without one: 1") as caught:
         Gang.join()
@@ -202,7 +202,7 @@ def test_rank_with_a_gpu_has_cublas_use_a_workspace_that_is_deterministic(monkey
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
     monkeypatch.setenv("WORLD_SIZE", "1")
-    monkeypatch.setattr(Place, "of_this_process", classmethod(lambda cls: cls(type="cuda")))
+    monkeypatch.setattr(DevicePlace, "of_this_process", classmethod(lambda cls: cls(type="cuda")))
     monkeypatch.setattr(torch.cuda, "set_device", used.append)
     gang = Gang.join()
     assert used == [gang.device]

@@ -13,7 +13,7 @@ from training.engine.activations import repeated_blocks
 from training.engine.optimizers import OptimizerSettings
 from training.engine.parallel.tensor_plan import Division, TensorPlan
 from training.engine.planning.costs import ModelFacts
-from training.engine.planning.probe import Candidate, facts_of
+from training.engine.planning.probe import LayoutCandidate, facts_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,8 +117,8 @@ def stages_of(module: nn.Module, num_stages: int) -> list[nn.Module] | None:
     return [Part(module, number * stage // num_stages, number * (stage + 1) // num_stages) for stage in range(num_stages)]
 
 
-def candidate(size: Size, *, has_plans: bool = False) -> Candidate:
-    return Candidate(
+def candidate(size: Size, *, has_plans: bool = False) -> LayoutCandidate:
+    return LayoutCandidate(
         build=lambda: Transformer(size),
         loss=next_token_loss,
         features=[{"name": f"t{number}", "dtype": "int32", "cardinality": size.vocabulary} for number in range(size.length)],
