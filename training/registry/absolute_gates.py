@@ -8,7 +8,7 @@ from typing import Final
 
 from training.contracts import JsonValue, json_number
 from training.errors import shown
-from training.evaluation_record import ResultChecks, FairnessGaps
+from training.evaluation_record import FairnessGaps, ResultChecks
 from training.format import figure, finite
 from training.registry.gate import Case
 from training.registry.reasons import Reason
