@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import re
+import os
+import secrets
+import stat
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -13,7 +16,6 @@ from typing import TYPE_CHECKING, Final
 from devstack.airflow_api import AirflowApi
 from devstack.airflow_database import Limits, clean_commands, limits
 from devstack.environment import USERNAME, airflow_url, credentials, environment
-from devstack.old_files import delete_old_file, delete_old_folder, newest
 from nightshift.settings import Settings
 from training.errors import NightshiftError, UnavailableError
 
@@ -25,9 +27,12 @@ STAMP: Final = "airflow-cleaned"
 """File of the installation whose time is that of the last cleaning of Airflow's database."""
 FUTURE_SECONDS: Final = 60.0
 """A stamp may be younger than this machine's clock by so much."""
-_LEFT_ASIDE: Final = re.compile(r".+\.(journal|lock)\.[0-9a-f]{8}")
-"""What a cleaning that was killed leaves of a study's files: see `devstack.old_files`."""
-_TASK_LOGS: Final = re.compile(r"dag_id=.+")
+OF_RUNS: Final = ("reports/*/*",)
+"""Folders that go by `retention.runs`: copies of a run's reports."""
+OF_AIRFLOW: Final = tuple(f"{logs}/{unit}" for logs in ("airflow/logs", "logs") for unit in ("dag_id=*/*", "dag_processor/*"))
+"""Folders that go by `retention.airflow`, and not before a run that is unfinished: logs of a run's tasks, a day's of the DAG processor."""
+STUDY_FILES: Final = tuple(f"*.{kind}{aside}" for kind in ("journal", "lock") for aside in ("", "." + "[0-9a-f]" * 8))
+"""Files of studies, which go by `retention.runs`, also under the names that `delete_old_file` gives them."""
 
 
 def clean(settings: Settings, retention: Retention, say: Callable[[str], None]) -> int:
@@ -36,13 +41,14 @@ def clean(settings: Settings, retention: Retention, say: Callable[[str], None]) 
     Raises:
         NightshiftError: `airflow.unclean`, Airflow's own command failed; `airflow.unreachable`: nothing was deleted from its database.
     """
-    deleted = clean_home(settings.home, retention, now=time.time())
+    old_runs = time.time() - retention.runs.total_seconds()
+    deleted = delete_old_folders(settings.home, OF_RUNS, old_runs) + delete_old_studies(settings.home / "tuning", old_runs)
     if is_due(settings.home / STAMP, retention.every):
         allowed = _limits(settings, datetime.now(UTC) - retention.airflow)
         if allowed.reason:
             say(f"Airflow keeps all rows and logs since {allowed.before}: {allowed.reason}")
         _clean_database(settings, allowed, say)
-        deleted += clean_logs(settings.home, allowed.before.timestamp())
+        deleted += delete_old_folders(settings.home, OF_AIRFLOW, allowed.before.timestamp())
         (settings.home / STAMP).touch()
     return deleted
 
@@ -76,40 +82,86 @@ def is_due(stamp: Path, every: timedelta) -> bool:
     return not stamp.exists() or not -FUTURE_SECONDS <= time.time() - stamp.stat().st_mtime < every.total_seconds()
 
 
-def clean_home(home: Path, retention: Retention, *, now: float) -> int:
-    """Delete old copies of reports and journals of studies; return their bytes.
+def delete_old_folders(home: Path, patterns: Iterable[str], before: float) -> int:
+    """Delete the folders of these patterns in which everything is older than an instant; return the bytes of the deleted files.
 
-    A run's folder goes when everything in it is old.
+    Args:
+        before: seconds since the epoch.
     """
-    old_runs, deleted = now - retention.runs.total_seconds(), 0
-    for dag in _folders(home / "reports"):
-        deleted += sum(delete_old_folder(run, old_runs) for run in _folders(dag))
-    for journal in sorted((home / "tuning").glob("*.journal")):
-        lock = journal.with_suffix(".lock")
-        # The lock's age counts: each trial takes it again before it writes to the journal.
-        if newest([journal, lock]) < old_runs:
-            size_bytes = delete_old_file(journal, old_runs)
-            if not journal.exists():
-                delete_old_file(lock, old_runs)
-            deleted += size_bytes
-    deleted += sum(delete_old_file(path, old_runs) for path in (home / "tuning").glob("*") if _LEFT_ASIDE.fullmatch(path.name))
-    return deleted
+    found = sorted(folder for pattern in patterns for folder in home.glob(pattern) if folder.is_dir())
+    return sum(delete_old_folder(folder, before) for folder in found if not folder.is_symlink() and not folder.parent.is_symlink())
 
 
-def clean_logs(home: Path, before: float) -> int:
-    """Delete logs of tasks and of the DAG processor that are older than a time since the epoch, in seconds; return their bytes.
+def delete_old_studies(folder: Path, before: float) -> int:
+    """Delete journals of studies with their locks, and what a cleaning that was killed left of them; return their bytes.
 
-    A run's folder goes when everything in it is old.
+    The files of a study go together: each trial takes the lock again before it writes to the journal.
     """
+    studies: dict[str, list[Path]] = {}
+    for path in sorted(found for pattern in STUDY_FILES for found in folder.glob(pattern)):
+        studies.setdefault(path.name.partition(".")[0], []).append(path)
     deleted = 0
-    for logs in (home / "airflow" / "logs", home / "logs"):
-        for dag in _folders(logs):
-            if _TASK_LOGS.fullmatch(dag.name):
-                deleted += sum(delete_old_folder(run, before) for run in _folders(dag))
-        deleted += sum(delete_old_folder(day, before) for day in _folders(logs / "dag_processor"))
+    for paths in studies.values():
+        if newest(paths) < before:
+            for path in paths:
+                deleted += delete_old_file(path, before)
+                if path.exists():
+                    # The journal was written to in the meantime: its lock stays.
+                    break
     return deleted
 
 
-def _folders(folder: Path) -> Iterator[Path]:
-    if folder.is_dir():
-        yield from sorted(found for found in folder.iterdir() if found.is_dir() and not found.is_symlink())
+def delete_old_folder(folder: Path, before: float) -> int:
+    """Delete a folder in which everything is older than an instant; return the bytes of the deleted files.
+
+    Args:
+        before: seconds since the epoch. Where anything in the folder is younger, all of it stays.
+    """
+    found = list(_below(folder))
+    if newest([folder, *found]) >= before:
+        return 0
+    # Files first, then the folders from the innermost out: one that is not empty has got something new, and stays.
+    deleted = sum(delete_old_file(path, before) for path in found)
+    for path in [*found, folder]:
+        with suppress(OSError):
+            os.rmdir(path)
+    return deleted
+
+
+def delete_old_file(path: Path, before: float) -> int:
+    """Delete a file, or a symbolic link, that is older than an instant; return its bytes, 0 for a folder or where it stays.
+
+    The file is renamed before the last check of its age. A process that opens its name after that makes a new file; if something was
+    written before, the file gets its name back. A file that was deleted in the meantime, or cannot be renamed or deleted, is skipped.
+    """
+    aside = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
+    try:
+        if stat.S_ISDIR(path.lstat().st_mode):
+            return 0
+        path.rename(aside)
+        status = aside.lstat()
+        if status.st_mtime < before:
+            aside.unlink()
+            return status.st_size
+    except OSError:
+        return 0
+    # A link does not replace a file that was made under the name in the meantime; then both stay.
+    with suppress(OSError):
+        os.link(aside, path, follow_symlinks=False)
+        aside.unlink()
+    return 0
+
+
+def newest(paths: Iterable[Path]) -> float:
+    """Return the time of the last change of any of the paths, seconds since the epoch; 0 where there is none."""
+    times = [0.0]
+    for path in paths:
+        with suppress(FileNotFoundError):
+            times.append(path.lstat().st_mtime)
+    return max(times)
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    """Yield everything below a folder, innermost first; a folder that vanishes in the meantime counts as empty."""
+    for place, folders, files in os.walk(folder, topdown=False):
+        yield from (Path(place, name) for name in [*files, *folders])

@@ -16,7 +16,6 @@ from training.database import connect
 from training.database.run_metrics import delete_expired
 from training.installation import STORE, home_folder
 from training.registry.retention import LedgerRoots
-from training.retention.report import report_lines
 from training.retention.settings import load_retention
 from training.store import Store
 from training.store.addresses import StoreUri
@@ -52,7 +51,7 @@ def _collect(given: argparse.Namespace) -> int:
     if given.json:
         sys.stdout.write(json.dumps({kind: asdict(tally) for kind, tally in report.by_kind.items()}, indent=1) + "\n")
         return 0
-    sys.stdout.write("\n".join(report_lines(report, dry_run=given.dry_run)) + "\n")
+    sys.stdout.write("\n".join(report.lines(dry_run=given.dry_run)) + "\n")
     return 0
 
 

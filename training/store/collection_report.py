@@ -1,4 +1,4 @@
-"""What a collection did, or would do: bytes by kind and verdict."""
+"""What a collection did, or would do: bytes by kind and verdict, and the table of them."""
 
 from __future__ import annotations
 
@@ -27,3 +27,16 @@ class CollectionReport:
 
     def total(self, verdict: str) -> int:
         return sum(int(getattr(tally, verdict)) for tally in self.by_kind.values())
+
+    def lines(self, *, dry_run: bool) -> list[str]:
+        """Return the table for people, in MB."""
+        columns = ("kind", "kept", "to be deleted later", "would be deleted now" if dry_run else "deleted")
+        every = Tally(*(self.total(verdict) for verdict in ("kept", "condemned", "deleted")))
+        rows: list[tuple[str, ...]] = [columns]
+        for kind, tally in [*sorted(self.by_kind.items(), key=lambda item: -item[1].kept), ("all", every)]:
+            rows.append((kind, *(f"{size_bytes / 1e6:,.2f} MB" for size_bytes in (tally.kept, tally.condemned, tally.deleted))))
+        widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
+        return [
+            "  ".join([row[0].ljust(widths[0]), *(cell.rjust(wide) for cell, wide in zip(row[1:], widths[1:], strict=True))])
+            for row in rows
+        ]

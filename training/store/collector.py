@@ -10,9 +10,9 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from training.errors import LeaseHeldError, LeaseLostError, StoreError, UnavailableError
 from training.store import Store
@@ -22,7 +22,6 @@ from training.store.condemned import TAKEOVER_SECONDS, Condemned, Mark
 from training.store.marking import Marked, Marking, Rules, Unit, units
 from training.store.progress import INTERVAL_SECONDS, Progress, Say
 from training.store.refs import Ref
-from training.store.roots import NoRoots, Roots
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +40,19 @@ PROBE_AGE: Final = timedelta(days=1)
 SHOWN_PROBLEMS: Final = 20
 
 
+class Roots(Protocol):
+    """What has to stay by the ledger, regardless of its age."""
+
+    def identity(self) -> str | None:
+        """Return the permanent identity of this ledger; None while it has no decision."""
+
+    def uris(self) -> Collection[str]:
+        """Return the URIs that the ledger needs."""
+
+    def release(self, uris: Collection[str]) -> Collection[str]:
+        """Note that these manifests are deleted next; return those that must stay after all."""
+
+
 class Collector:
     """Collections of one store."""
 
@@ -48,7 +60,7 @@ class Collector:
         self,
         store: Store,
         rules: Rules,
-        roots: Roots | None = None,
+        roots: Roots,
         *,
         say: Say | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -57,7 +69,7 @@ class Collector:
         """Prepare the collections.
 
         Args:
-            roots: None: the store has no ledger.
+            roots: of the ledger whose models are in this store.
             say: gets a line of progress every 30 s.
             clock: seconds, for the lease.
             now: this machine's clock, which the storage's is compared with.
@@ -70,8 +82,10 @@ class Collector:
         self._is_dry = False
         self._bucket = store.bucket
         self._rules = rules
-        self._roots: Roots = roots or NoRoots()
+        self._roots = roots
         self._condemned = Condemned(store.bucket)
+        self._marks: dict[str, Mark] = {}
+        """Of what was not looked at yet."""
         self._lease = Ref(store.bucket, LEASE)
         self._clock = clock
         self._head = 0
@@ -105,15 +119,15 @@ class Collector:
         self._is_dry = dry_run
         self._progress = Progress(self._say, interval_seconds=self._interval_seconds)
         with self._progress:
-            return self._collect(dry_run=dry_run)
+            return self._collect()
 
-    def _collect(self, *, dry_run: bool) -> CollectionReport:
-        if dry_run:
-            self._look_and_sweep(dry_run=True)
+    def _collect(self) -> CollectionReport:
+        if self._is_dry:
+            self._look_and_sweep()
             return self._report
         self._begin()
         try:
-            self._look_and_sweep(dry_run=False)
+            self._look_and_sweep()
         except (StoreError, UnavailableError):
             # The lease is given back, so that the next try does not have to wait until it counts as dead.
             self._end("failed")
@@ -121,10 +135,10 @@ class Collector:
         self._end("done")
         return self._report
 
-    def _look_and_sweep(self, *, dry_run: bool) -> None:
+    def _look_and_sweep(self) -> None:
         # The marks first: a writer that relied on something before it was marked has committed by now, and the look below sees that.
-        self._check_ledger(dry_run=dry_run)
-        marks = self._condemned.list(seen=self._seen)
+        self._check_ledger()
+        self._marks = self._condemned.list(seen=self._seen)
         found = Marking(self._store, self._rules, now=self._now, roots=self._roots.uris(), seen=self._seen).look()
         if found.problems:
             lines = [f"{err}" for err in found.problems[:SHOWN_PROBLEMS]]
@@ -132,34 +146,34 @@ class Collector:
             raise StoreError("retention.unreadable", message, hint="repair, restore or delete the named files")
         contents = [entry for top in ("manifests", "objects") for entry in self._bucket.list(top, seen=self._seen)]
         self._note_kinds(found, contents)
-        sweep = _Sweep(self, found, marks, dry_run=dry_run)
         # Refs are deleted before anything that they reference is condemned.
         for unit in found.kept:
             self._report.add(_kind_of_unit(unit), "kept", unit.size_bytes)
         for unit in [*found.expired, *found.expired_attempts]:
-            sweep.drop(unit, _kind_of_unit(unit))
+            self._drop(unit, _kind_of_unit(unit))
         spared = sum(unit.size_bytes for unit in found.expired_attempts)
         for unit in found.kept_addresses:
-            sweep.keep(unit.key, "stages", unit.size_bytes)
+            self._keep(unit.key, "stages", unit.size_bytes)
         self._report.add("stages", "kept", -spared)
-        sweep.condemned([(unit.key, "stages", unit.entries) for unit in found.expired_addresses])
+        self._condemn([(unit, "stages") for unit in found.expired_addresses])
         for prefix in ("manifests/", "objects/"):
             entries = [entry for entry in contents if entry.key.startswith(prefix)]
             for entry in entries:
                 if entry.key in found.reached:
-                    sweep.keep(entry.key, _kind_of(found, entry), entry.size_bytes)
-            sweep.condemned([(entry.key, _kind_of(found, entry), [entry]) for entry in entries if entry.key not in found.reached])
-        sweep.rest()
-        self._sweep_small({entry.key for entry in contents}, dry_run=dry_run)
+                    self._keep(entry.key, _kind_of(found, entry), entry.size_bytes)
+            self._condemn([(Unit(entry.key, [entry]), _kind_of(found, entry)) for entry in entries if entry.key not in found.reached])
+        for mark in self._marks.values():
+            # Of what is not there any more.
+            if mark.head == 1 or self._is_abandoned(mark):
+                self._clear(mark)
+        self._sweep_small({entry.key for entry in contents})
 
-    def _check_ledger(self, *, dry_run: bool) -> None:
+    def _check_ledger(self) -> None:
         """Refuse to collect by a ledger that does not know the champions of this store: all of them would be deleted."""
-        if isinstance(self._roots, NoRoots):
-            return
         ref, identity = Ref(self._bucket, LEDGER), self._roots.identity()
         owner = ref.read()
         if owner is None and identity is not None:
-            if dry_run or ref.move(identity, expected=0):
+            if self._is_dry or ref.move(identity, expected=0):
                 return
             owner = ref.read()
         if owner.value == identity if owner else not self._has_promotions():
@@ -176,10 +190,6 @@ class Collector:
         found = (entry for pipeline in self._bucket.folders("stages") for entry in self._bucket.list(f"stages/{pipeline}/promote"))
         return any(entry.key.endswith("/_RESULT.json") for entry in found)
 
-    def release(self, keys: Iterable[str]) -> set[str]:
-        """Return which of these manifests must stay after all."""
-        return {self._bucket.key(uri) for uri in self._roots.release([self._bucket.uri(key) for key in keys])}
-
     def _note_kinds(self, found: Marked, contents: Iterable[Listed]) -> None:
         """Also find the kinds of what nothing reaches, for the report alone."""
         for entry in contents:
@@ -193,7 +203,7 @@ class Collector:
             for file in manifest.files.values():
                 found.kind_of.setdefault(self._store.objects.key(file.digest), manifest.kind)
 
-    def _sweep_small(self, contents: set[str], *, dry_run: bool) -> None:
+    def _sweep_small(self, contents: set[str]) -> None:
         """Delete marks of altered objects and entries of reports whose object was deleted, old probes, and files of killed writers."""
         digests = {key.rsplit("/", 1)[-1] for key in contents}
         altered = [Unit(entry.key, [entry]) for entry in self._bucket.list("altered")]
@@ -208,19 +218,69 @@ class Collector:
             and not self._bucket.exists(self._store.objects.key(digest))
         ]
         for unit in gone:
-            self.drop(unit, "marks", dry_run=dry_run)
-        _, size_bytes = self._bucket.delete_leftovers(self._rules.grace.total_seconds(), dry_run=dry_run)
+            self._drop(unit, "marks")
+        _, size_bytes = self._bucket.delete_leftovers(self._rules.grace.total_seconds(), dry_run=self._is_dry)
         self._report.add("leftovers of killed writers", "deleted", size_bytes)
 
-    def drop(self, unit: Unit, kind: str, *, dry_run: bool) -> None:
+    def _keep(self, key: str, kind: str, size_bytes: int) -> None:
+        self._report.add(kind, "kept", size_bytes)
+        mark = self._marks.pop(key, None)
+        if mark is not None:
+            self._clear(mark)
+
+    def _drop(self, unit: Unit, kind: str) -> None:
         """Delete files that stay or go together; `_RESULT.json` first, and revisions oldest first."""
         self._report.add(kind, "deleted", unit.size_bytes)
-        if dry_run:
+        if self._is_dry:
             return
         for key in sorted((entry.key for entry in unit.entries), key=lambda key: (not key.endswith("/_RESULT.json"), key)):
-            self.check()
+            self._check()
             self._bucket.delete(key, prune=True)
             self._progress.num_deleted += 1
+
+    def _condemn(self, items: list[tuple[Unit, str]]) -> None:
+        """Condemn units that nothing reaches, and delete those whose grace period is over.
+
+        Args:
+            items: [(address, manifest or object; kind)].
+        """
+        due = {unit.key for unit, _ in items if (mark := self._marks.get(unit.key)) is not None and self._is_due(mark)}
+        manifests = [self._bucket.uri(key) for key in due if key.startswith("manifests/")]
+        stay = {self._bucket.key(uri) for uri in self._roots.release(manifests)} if manifests and not self._is_dry else set()
+        for unit, kind in items:
+            mark = self._marks.pop(unit.key, None)
+            if unit.key in due and unit.key not in stay and mark is not None and self._delete(mark, unit, kind):
+                continue
+            self._report.add(kind, "condemned", unit.size_bytes)
+            if self._is_dry:
+                continue
+            self._check()
+            if mark is None:
+                self._condemned.condemn(unit.key)
+            elif mark.condemned_at is None or self._condemned.state(mark) == "kept":
+                # A writer has claimed it: if nothing reaches it at the next collection either, it is condemned again.
+                self._clear(mark)
+
+    def _delete(self, mark: Mark, unit: Unit, kind: str) -> bool:
+        """Delete a unit whose grace period is over, unless a writer has claimed it; return whether it was deleted."""
+        if self._is_dry:
+            self._drop(unit, kind)
+            return True
+        self._check()
+        state = self._condemned.state(mark)
+        if state == "kept" or (state == "deleting" and not self._is_abandoned(mark)):
+            return False
+        taken = self._condemned.take(mark)
+        if taken is None:
+            return False
+        self._drop(unit, kind)
+        self._condemned.clear(taken)
+        return True
+
+    def _clear(self, mark: Mark) -> None:
+        if not self._is_dry:
+            self._check()
+            self._condemned.clear(mark)
 
     def _seen(self, entries: list[Listed]) -> None:
         """Count a page of a listing, or, where it is empty, a record; show a sign of life: a look may take longer than a dead one is
@@ -229,22 +289,15 @@ class Collector:
         self._progress.size_bytes += sum(entry.size_bytes for entry in entries)
         self._progress.num_records += not entries
         if not self._is_dry:
-            self.check()
+            self._check()
 
-    def add(self, kind: str, verdict: str, size_bytes: int) -> None:
-        self._report.add(kind, verdict, size_bytes)
-
-    def is_due(self, mark: Mark) -> bool:
+    def _is_due(self, mark: Mark) -> bool:
         """Return whether a mark is older than the grace period."""
         return mark.condemned_at is not None and mark.condemned_at <= self._now - self._rules.grace
 
-    def is_abandoned(self, mark: Mark) -> bool:
+    def _is_abandoned(self, mark: Mark) -> bool:
         """Return whether the collector that began to delete a key died long ago."""
         return mark.moved_at <= self._now - timedelta(seconds=TAKEOVER_SECONDS)
-
-    @property
-    def marks(self) -> Condemned:
-        return self._condemned
 
     def _begin(self) -> None:
         self._read_clock()
@@ -275,7 +328,7 @@ class Collector:
         hint = "set the wrong clock, then collect again: by a wrong one, runs in use look old"
         raise StoreError("retention.clock", f"{message}; they may differ by {minutes} minutes; nothing was deleted", hint=hint)
 
-    def check(self) -> None:
+    def _check(self) -> None:
         """Show a sign of life where it is time for one; while looking, and before each deletion.
 
         Raises:
@@ -297,81 +350,10 @@ class Collector:
         self._lease.delete(before=self._head - KEPT_LEASE_ENTRIES)
 
 
-class _Sweep:
-    """Goes through what has to go; knows which marks are left over."""
-
-    def __init__(self, collector: Collector, found: Marked, marks: dict[str, Mark], *, dry_run: bool) -> None:
-        self._collector = collector
-        self._found = found
-        self._marks = dict(marks)
-        self._dry_run = dry_run
-
-    def keep(self, key: str, kind: str, size_bytes: int) -> None:
-        self._collector.add(kind, "kept", size_bytes)
-        mark = self._marks.pop(key, None)
-        if mark is not None:
-            self._clear(mark)
-
-    def drop(self, unit: Unit, kind: str) -> None:
-        self._collector.drop(unit, kind, dry_run=self._dry_run)
-
-    def condemned(self, items: list[tuple[str, str, list[Listed]]]) -> None:
-        """Condemn keys that nothing reaches, and delete those whose grace period is over.
-
-        Args:
-            items: [(key or folder, kind, its files)].
-        """
-        due = {key for key, _, _ in items if (mark := self._marks.get(key)) is not None and self._collector.is_due(mark)}
-        manifests = [key for key in due if key.startswith("manifests/")]
-        stay = self._collector.release(manifests) if manifests and not self._dry_run else set()
-        for key, kind, entries in items:
-            mark = self._marks.pop(key, None)
-            size_bytes = sum(entry.size_bytes for entry in entries)
-            if key in due and key not in stay and mark is not None and self._delete(mark, kind, entries):
-                continue
-            self._collector.add(kind, "condemned", size_bytes)
-            if self._dry_run:
-                continue
-            self._collector.check()
-            if mark is None:
-                self._collector.marks.condemn(key)
-            elif mark.condemned_at is None or self._collector.marks.state(mark) == "kept":
-                # A writer has claimed it: if nothing reaches it at the next collection either, it is condemned again.
-                self._clear(mark)
-
-    def rest(self) -> None:
-        """Clear the marks of what is not there any more."""
-        for mark in self._marks.values():
-            if mark.head == 1 or self._collector.is_abandoned(mark):
-                self._clear(mark)
-
-    def _delete(self, mark: Mark, kind: str, entries: list[Listed]) -> bool:
-        """Delete a key whose grace period is over, unless a writer has claimed it; return whether it was deleted."""
-        unit = Unit(mark.key, entries)
-        if self._dry_run:
-            self._collector.drop(unit, kind, dry_run=True)
-            return True
-        self._collector.check()
-        state = self._collector.marks.state(mark)
-        if state == "kept" or (state == "deleting" and not self._collector.is_abandoned(mark)):
-            return False
-        taken = self._collector.marks.take(mark)
-        if taken is None:
-            return False
-        self._collector.drop(unit, kind, dry_run=False)
-        self._collector.marks.clear(taken)
-        return True
-
-    def _clear(self, mark: Mark) -> None:
-        if not self._dry_run:
-            self._collector.check()
-            self._collector.marks.clear(mark)
-
-
 def _kind_of(found: Marked, entry: Listed) -> str:
     return "manifests" if entry.key.startswith("manifests/") else found.kind_of.get(entry.key, "reports and specs")
 
 
 def _kind_of_unit(unit: Unit) -> str:
-    parts = unit.key.split("/")
-    return {"stages": "attempts", "runs": "runs", "studies": "studies", "metrics": "metrics"}.get(parts[0], "refs")
+    top = unit.key.partition("/")[0]
+    return "attempts" if top == "stages" else top

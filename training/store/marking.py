@@ -7,7 +7,7 @@ every work address that is there: a result can be reused for as long as its addr
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -24,6 +24,8 @@ NO_RECORD: Final = ("heartbeat.json", "tracking.json")
 """JSON files of an address that reference nothing."""
 UNDELIVERED: Final = "tracking"
 """Prefix of notes of metrics that MLflow does not have yet: `<key of the training>/<attempt>-<journal>.json`."""
+TOPS: Final = ("runs", metric_journal.PREFIX, "studies", "refs")
+"""Folders of a store whose files go by their age, without a mark before: no process takes them up by name."""
 _REVISION: Final = re.compile(r"(?P<ref>.+)/\d{10}\.json")
 
 
@@ -53,6 +55,11 @@ class Unit:
     @property
     def size_bytes(self) -> int:
         return sum(entry.size_bytes for entry in self.entries)
+
+    @property
+    def kind(self) -> str:
+        """The row of `RULES`: `runs`, `refs/snapshots`."""
+        return "/".join(self.key.split("/")[: 2 if self.key.startswith("refs/") else 1])
 
     def has(self, name: str) -> bool:
         return any(entry.key == f"{self.key}/{name}" for entry in self.entries)
@@ -94,26 +101,28 @@ class Marking:
         self._bucket = store.bucket
         self._oldest = now - rules.runs
         self._oldest_attempt = now - rules.attempts
-        self._now = now
         self._found = Marked(reached=set(content_keys(list(roots))))
-        self._undelivered: set[str] = set()
-        self._live_runs: set[str] = set()
-        self._live_studies: set[str] = set()
+        self._in_use: set[str] = set()
+        """Runs, studies, journals and addresses that unfinished work uses, or that MLflow lacks metrics of."""
+        self._newest_snapshots: set[str] = set()
 
     def look(self) -> Marked:
         """Look at everything; what cannot be read is in `problems`."""
         # Addresses first: an attempt that is alive keeps its run and its study.
         for parts in (entry.key.split("/") for entry in self._list(UNDELIVERED)):
             journal = parts[-1].removesuffix(".json").partition("-")[2]
-            self._undelivered |= {"/".join(parts[1:5]), f"{metric_journal.PREFIX}/{parts[2]}/{journal}"}
+            self._in_use |= {"/".join(parts[1:5]), f"{metric_journal.PREFIX}/{parts[2]}/{journal}"}
         for unit in units(self._list("stages"), 4):
             self._address(unit)
-        for unit in units(self._list("runs"), 3):
-            self._refs_of(unit, is_kept=unit.newest >= self._oldest or unit.key in self._live_runs)
-        for unit in units(self._list(metric_journal.PREFIX), 3):
-            is_kept = unit.newest >= self._oldest or unit.key in self._undelivered or self._is_live_journal(unit)
+        found = grouped(entry for prefix in TOPS for entry in self._list(prefix))
+        snapshots = sorted(unit.key for unit in found if unit.kind == "refs/snapshots")
+        self._newest_snapshots = set({key.rsplit("/", 1)[0]: key for key in snapshots}.values())
+        # Profiles last: the others say which snapshots stay.
+        for unit in sorted(found, key=lambda unit: unit.kind == "refs/profiles"):
+            is_kept = unit.kind not in RULES or unit.newest >= self._oldest or RULES[unit.kind](self, unit)
             (self._found.kept if is_kept else self._found.expired).append(unit)
-        self._refs()
+            for head in heads(unit.entries) if is_kept else ():
+                self._reach(self._record(head))
         for key in sorted(self._found.reached):
             if key.startswith("manifests/"):
                 self._manifest(key)
@@ -125,7 +134,7 @@ class Marking:
     def _address(self, unit: Unit) -> None:
         attempts = units([entry for entry in unit.entries if entry.key.startswith(f"{unit.key}/attempts/")], 6)
         result = self._record(f"{unit.key}/_RESULT.json") if unit.has("_RESULT.json") else None
-        is_expired = unit.newest < self._oldest and unit.key not in self._undelivered
+        is_expired = unit.newest < self._oldest and unit.key not in self._in_use
         (self._found.expired_addresses if is_expired else self._found.kept_addresses).append(unit)
         gone: set[str] = set()
         if isinstance(result, dict) and not is_expired:
@@ -145,7 +154,7 @@ class Marking:
             else:
                 self._reach(value)
                 # Metrics of a trial are delivered into the run of its study, which the study's records describe.
-                is_live = result is None or unit.key in self._undelivered
+                is_live = result is None or unit.key in self._in_use
                 if name == "_REQUEST.json" and is_live and not is_expired and isinstance(value, dict):
                     self._note_live(value)
         self._reach([value for value in journal if not _is_checkpoint(value)])
@@ -154,71 +163,30 @@ class Marking:
     def _note_live(self, request: JsonObject) -> None:
         run = json_object(request.get("run") or {})
         # A run of a helper DAG (`<pipeline>.tune`) has what it works with under its own DAG, and what it made under the pipeline.
-        self._live_runs |= {f"runs/{dag_id}/{run.get('run_id')}" for dag_id in (request.get("pipeline"), run.get("dag_id"))}
+        self._in_use |= {f"runs/{dag_id}/{run.get('run_id')}" for dag_id in (request.get("pipeline"), run.get("dag_id"))}
         study = json_object(request.get("parameters") or {}).get("study")
         if study:
-            self._live_studies.add(f"{request.get('pipeline')}/{study}")
+            self._in_use.add(f"studies/{request.get('pipeline')}/{study}")
 
-    def _is_live_journal(self, unit: Unit) -> bool:
+    def is_in_use(self, unit: Unit) -> bool:
+        """Return whether unfinished work uses a run or a study, or MLflow lacks its metrics."""
+        return unit.key in self._in_use
+
+    def is_journal_in_use(self, unit: Unit) -> bool:
+        """Return whether MLflow lacks a journal, or its run or study is in use."""
         _, pipeline, name = unit.key.split("/")
         study = metric_journal.study_of(name)
-        return f"runs/{pipeline}/{name}" in self._live_runs if study is None else f"{pipeline}/{study}" in self._live_studies
+        owner = f"runs/{pipeline}/{name}" if study is None else f"studies/{pipeline}/{study}"
+        return not self._in_use.isdisjoint({unit.key, owner})
 
-    def _refs(self) -> None:
-        groups: dict[str, list[Unit]] = {}
-        for unit in _by_ref(self._list("refs")):
-            groups.setdefault(unit.key.split("/")[1], []).append(unit)
-        for name, found in groups.items():
-            if name == "snapshots":
-                self._snapshots(found)
-            elif name == "evaluations":
-                for unit in found:
-                    self._refs_of(unit, is_kept=unit.newest >= self._oldest)
-            elif name in ("studies", "profiles"):
-                pass
-            else:
-                for unit in found:
-                    self._refs_of(unit, is_kept=True)
-        self._studies(groups.get("studies", []))
-        self._profiles(groups.get("profiles", []))
+    def is_newest_snapshot(self, unit: Unit) -> bool:
+        """Return whether a snapshot is the newest of its pipeline: the next run is compared with it."""
+        return unit.key in self._newest_snapshots
 
-    def _snapshots(self, found: list[Unit]) -> None:
-        """The newest snapshot of each pipeline stays: the next run is compared with it."""
-        newest: dict[str, str] = {}
-        for unit in sorted(found, key=lambda unit: unit.key):
-            newest[unit.key.rsplit("/", 1)[0]] = unit.key
-        for unit in found:
-            self._refs_of(unit, is_kept=unit.newest >= self._oldest or unit.key in newest.values())
-
-    def _profiles(self, found: list[Unit]) -> None:
-        """Profiles of a snapshot's columns stay as long as the snapshot: after the others, which say what stays."""
-        for unit in found:
-            digest = unit.key.rsplit("/", 1)[-1]
-            is_kept = unit.newest >= self._oldest or f"manifests/sha256/{digest[:2]}/{digest}.json" in self._found.reached
-            self._refs_of(unit, is_kept=is_kept)
-
-    def _studies(self, refs: list[Unit]) -> None:
-        """A study is one unit: its refs and the records of its trials."""
-        both: dict[str, Unit] = {}
-        for unit in [*units(self._list("studies"), 3), *refs]:
-            parts = unit.key.removeprefix("refs/").split("/")
-            study = "/".join(parts[1:3])
-            both.setdefault(study, Unit(f"studies/{study}")).entries += unit.entries
-        for study, unit in both.items():
-            is_kept = unit.newest >= self._oldest or study in self._live_studies
-            (self._found.kept if is_kept else self._found.expired).append(unit)
-            if is_kept:
-                for ref in _by_ref([entry for entry in unit.entries if entry.key.startswith("refs/")]):
-                    self._reach_head(ref)
-
-    def _refs_of(self, unit: Unit, *, is_kept: bool) -> None:
-        (self._found.kept if is_kept else self._found.expired).append(unit)
-        if is_kept:
-            for ref in _by_ref(unit.entries):
-                self._reach_head(ref)
-
-    def _reach_head(self, ref: Unit) -> None:
-        self._reach(self._record(max(entry.key for entry in ref.entries)))
+    def is_snapshot_kept(self, unit: Unit) -> bool:
+        """Return whether the snapshot stays whose columns a profile describes."""
+        digest = unit.key.rsplit("/", 1)[-1]
+        return f"manifests/sha256/{digest[:2]}/{digest}.json" in self._found.reached
 
     def _record(self, key: str) -> Any:
         """Return a record's value; None for one that was deleted in the meantime, or that cannot be read, which is then a problem."""
@@ -298,13 +266,41 @@ def units(entries: Iterable[Listed], depth: int) -> list[Unit]:
     return list(found.values())
 
 
-def _by_ref(entries: Iterable[Listed]) -> list[Unit]:
+def grouped(entries: Iterable[Listed]) -> list[Unit]:
+    """Group files of `TOPS` that stay or go together; one that is not recognised is in no group, and stays."""
     found: dict[str, Unit] = {}
     for entry in entries:
-        match = _REVISION.fullmatch(entry.key)
-        if match is not None:
-            found.setdefault(match["ref"], Unit(match["ref"])).entries.append(entry)
+        parts, revision = entry.key.split("/"), _REVISION.fullmatch(entry.key)
+        if parts[0] != "refs":
+            key = "/".join(parts[:3]) if len(parts) > 3 else None
+        elif revision is not None and parts[1] == "studies":
+            # A study is one unit: its refs and the records of its trials.
+            key = "/".join(parts[1:4])
+        else:
+            key = None if revision is None else revision["ref"]
+        if key is not None:
+            found.setdefault(key, Unit(key)).entries.append(entry)
     return list(found.values())
+
+
+def heads(entries: Iterable[Listed]) -> list[str]:
+    """Return the keys of the newest revisions of the refs among these files."""
+    found: dict[str, str] = {}
+    for entry in entries:
+        if match := _REVISION.fullmatch(entry.key):
+            found[match["ref"]] = max(entry.key, found.get(match["ref"], ""))
+    return list(found.values())
+
+
+RULES: Final[Mapping[str, Callable[[Marking, Unit], bool]]] = {
+    "runs": Marking.is_in_use,
+    "metrics": Marking.is_journal_in_use,
+    "studies": Marking.is_in_use,
+    "refs/snapshots": Marking.is_newest_snapshot,
+    "refs/evaluations": lambda _marking, _unit: False,
+    "refs/profiles": Marking.is_snapshot_kept,
+}
+"""What goes `Rules.runs` after its last change, to what keeps it all the same. All other refs stay. docs/retention.md shows the table."""
 
 
 def _is_checkpoint(value: Any) -> bool:

@@ -41,7 +41,6 @@ class CollectOperator(BaseOperator):
         from training.database import connect
         from training.database.run_metrics import delete_expired
         from training.registry.retention import LedgerRoots
-        from training.retention.report import report_lines
         from training.retention.settings import load_retention
         from training.store.collector import MAX_CLOCK_DIFFERENCE, Collector
 
@@ -61,7 +60,7 @@ class CollectOperator(BaseOperator):
             raise AirflowSkipException(str(err)) from err
         except NightshiftError as err:
             raise AirflowFailException(str(err)) from err
-        for line in report_lines(report, dry_run=False):
+        for line in report.lines(dry_run=False):
             self.log.info("%s", line)
         # A store or database that goes away here is looked at again in `every`: the collection itself is done.
         num_rows = delete_expired(connect(settings.database_url), Bucket(settings.store_uri), before=datetime.now(UTC) - retention.runs)

@@ -16,9 +16,9 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 
 from devstack import cleaning
 from devstack.airflow_database import Limits
-from devstack.cleaning import clean_home
-from devstack.old_files import delete_old_file, delete_old_folder
+from devstack.cleaning import OF_RUNS, delete_old_file, delete_old_folder, delete_old_folders, delete_old_studies
 from nightshift.operators.cleaning import CleanHomeOperator, CollectOperator
+from tests.unit.training.store.collected_store import collector_of
 from training.errors import UnavailableError
 from training.retention.settings import Retention
 from training.store import Store
@@ -48,7 +48,7 @@ def test_collection_runs_once_in_its_interval(store: Store, execute: Callable[..
 def test_collection_beside_another_one_is_skipped_and_a_damaged_record_fails_the_task(
     store: Store, execute: Callable[..., Any], context_of: Callable[..., Any]
 ) -> None:
-    running = Collector(store, Retention().rules())
+    running = collector_of(store, Retention().rules())
     running._begin()
     with pytest.raises(AirflowSkipException, match=r"retention\.running"):
         execute(CollectOperator(task_id="collect"), context_of("collect"))
@@ -67,6 +67,11 @@ def test_wrong_settings_fail_the_task(
             execute(task, context_of("collect"))
 
 
+def clean_home(home: Path) -> int:
+    before = time.time() - Retention().runs.total_seconds()
+    return delete_old_folders(home, OF_RUNS, before) + delete_old_studies(home / "tuning", before)
+
+
 def test_old_reports_and_journals_go_and_young_ones_stay(installation: Path) -> None:
     gone = [
         write(installation / "reports" / "p" / "r1" / "evaluation.html", old=True),
@@ -77,7 +82,7 @@ def test_old_reports_and_journals_go_and_young_ones_stay(installation: Path) -> 
         write(installation / "tuning" / "s2.journal", old=True),
         write(installation / "tuning" / "s2.lock", old=False),
     ]
-    assert clean_home(installation, Retention(), now=time.time()) == 200
+    assert clean_home(installation) == 200
     assert [path.exists() for path in (*gone, *kept)] == [False] * len(gone) + [True] * len(kept)
 
 
@@ -161,14 +166,14 @@ def test_file_that_another_process_deletes_in_the_meantime_is_no_error(
 def test_what_a_killed_cleaning_left_aside_of_a_study_goes_later(installation: Path) -> None:
     left = write(installation / "tuning" / "s1.journal.0123abcd", old=True)
     young = write(installation / "tuning" / "s2.lock.0123abcd", old=False)
-    assert clean_home(installation, Retention(), now=time.time()) == 100
+    assert clean_home(installation) == 100
     assert (left.exists(), young.exists()) == (False, True)
 
 
 def test_file_whose_name_leaves_no_room_to_rename_it_stays_and_stops_nothing(installation: Path) -> None:
     run = installation / "reports" / "p" / "r1"
     long, other = write(run / ("x" * 250), old=True), write(run / "a.html", old=True)
-    assert clean_home(installation, Retention(), now=time.time()) == 100
+    assert clean_home(installation) == 100
     assert (long.exists(), other.exists()) == (True, False)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.training.registry.scenes import decide_on
+from tests.unit.training.store.collected_store import collector_of
 from training.errors import SpecError, StoreError
 from training.registry.ledger import Ledger
 from training.registry.retention import LedgerRoots
@@ -60,7 +61,7 @@ def test_settings_that_cannot_be_read_have_another_code_than_records_that_cannot
         load_retention({"NIGHTSHIFT_RETENTION": str(tmp_path / "absent")})
     store.bucket.put("refs/kept/x/0000000001.json", b"{")
     with pytest.raises(StoreError, match="refs/kept/x") as record:
-        Collector(store, Retention().rules()).collect()
+        collector_of(store, Retention().rules()).collect()
     assert (settings.value.code, record.value.code) == ("settings.retention", "retention.unreadable")
 
 
@@ -92,21 +93,21 @@ def test_dry_run_prints_bytes_by_kind_and_deletes_nothing(store: Store, capsys: 
 def test_artifact_that_is_kept_stays_until_it_is_released(store: Store) -> None:
     rules = Rules(runs=timedelta(days=1), attempts=timedelta(days=1), grace=timedelta(0))
     uri, _ = store.manifests.put_files("snapshot", {"t": b"rows"}, {})
-    Collector(store, rules).collect()
+    collector_of(store, rules).collect()
     assert main(["--keep", uri]) == 0
     for _ in range(3):
-        Collector(store, rules).collect()
+        collector_of(store, rules).collect()
     assert store.manifests.get(uri)
     assert main(["--release", uri]) == 0
     for _ in range(3):
-        Collector(store, rules).collect()
+        collector_of(store, rules).collect()
     assert store.bucket.list("objects") == []
 
 
 def test_command_names_what_is_wrong_and_ends_with_its_code(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--keep", f"{store.root_uri}/manifests/sha256/aa/{'a' * 64}.json"]) == 65
     assert "does not exist" in capsys.readouterr().err
-    Collector(store, Rules(runs=timedelta(1), attempts=timedelta(1), grace=timedelta(1)))._begin()
+    collector_of(store, Rules(runs=timedelta(1), attempts=timedelta(1), grace=timedelta(1)))._begin()
     assert main([]) == 75
     assert "another collection" in capsys.readouterr().err
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Collection
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from training.contracts import RunIdentity, StageRequest, StageResult
 from training.store import Store, set_run_ref
+from training.store.collector import Collector
 from training.store.leases import Lease
 from training.store.marking import Rules
 
@@ -17,6 +19,25 @@ NOW = Rules(runs=timedelta(seconds=-5), attempts=timedelta(seconds=-5), grace=ti
 """Everything is old at once: S3 knows the time of a change by the second."""
 LONG = Rules(runs=timedelta(days=30), attempts=timedelta(days=14), grace=timedelta(days=2))
 KEYS = {"AWS_ACCESS_KEY_ID": "tests", "AWS_SECRET_ACCESS_KEY": "tests", "AWS_REGION": "us-east-1"}
+
+
+class NoDecisions:
+    """The ledger of an installation where nothing was decided."""
+
+    def identity(self) -> str | None:
+        return None
+
+    def uris(self) -> Collection[str]:
+        return ()
+
+    def release(self, uris: Collection[str]) -> Collection[str]:
+        del uris
+        return ()
+
+
+def collector_of(store: Store, rules: Rules, **options: Any) -> Collector:
+    """Return the collector of a store whose ledger has no decisions."""
+    return Collector(store, rules, NoDecisions(), **options)
 
 
 def request_of(store: Store, fingerprint: str = "f" * 64, *, stage: str = "train", attempt_id: str = "a1", **facts: Any) -> StageRequest:

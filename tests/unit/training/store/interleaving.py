@@ -5,6 +5,7 @@ What runs on it is the product's own code: objects, manifests, refs, addresses a
 
 from __future__ import annotations
 
+import builtins
 import random
 import threading
 from collections.abc import Callable, Iterator
@@ -150,6 +151,9 @@ class MemoryBucket(Bucket):
         if seen is not None:
             seen(found)
         return found
+
+    def folders(self, prefix: str) -> builtins.list[str]:
+        return sorted({entry.key.removeprefix(f"{prefix}/").partition("/")[0] for entry in self.list(prefix)})
 
     def stream(self, key: str) -> Iterator[bytes]:
         yield self.get(key)

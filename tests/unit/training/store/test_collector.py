@@ -11,20 +11,21 @@ from typing import Any
 
 import pytest
 
-from tests.unit.training.store.collected_store import LONG, NOW, age, keys, make, request_of
+from tests.unit.training.store.collected_store import LONG, NOW, age, collector_of, keys, make, request_of
 from training.contracts import StageResult
 from training.errors import LeaseHeldError, StoreError
+from training.runtime.provenance import CHECKOUT
 from training.store import Store, records, set_run_ref
 from training.store.collector import DEAD_SECONDS, Collector
 from training.store.condemned import TAKEOVER_SECONDS, Condemned
 from training.store.leases import Lease
-from training.store.marking import Rules, kept_checkpoints
+from training.store.marking import RULES, Rules, kept_checkpoints
 from training.store.metric_journal import trial_journal
 
 
 def test_what_nothing_needs_is_deleted_after_its_address_and_a_grace_period(store: Store) -> None:
     made = make(store)
-    collector = Collector(store, NOW)
+    collector = collector_of(store, NOW)
     seen = []
     for _ in range(5):
         collector.collect()
@@ -38,7 +39,7 @@ def test_what_is_young_stays_for_as_long_as_the_rules_say(store: Store) -> None:
     made = make(store)
     garbage = store.objects.put_bytes(b"nobody needs this")
     for _ in range(3):
-        report = Collector(store, LONG).collect()
+        report = collector_of(store, LONG).collect()
     assert report.total("deleted") == 0
     assert store.objects.get_bytes(garbage)
     assert store.address("p", "train", "f" * 64).result() == made
@@ -46,12 +47,12 @@ def test_what_is_young_stays_for_as_long_as_the_rules_say(store: Store) -> None:
 
 def test_dry_run_writes_nothing_and_names_the_bytes_that_a_collection_then_deletes(store: Store) -> None:
     store.objects.put_bytes(b"x" * 1000)
-    Collector(store, NOW).collect()
+    collector_of(store, NOW).collect()
     before = [(entry.key, entry.modified) for entry in store.bucket.list("")]
-    planned = Collector(store, NOW).collect(dry_run=True)
+    planned = collector_of(store, NOW).collect(dry_run=True)
     assert [(entry.key, entry.modified) for entry in store.bucket.list("")] == before
     assert planned.by_kind["reports and specs"].deleted == 1000
-    done = Collector(store, NOW).collect()
+    done = collector_of(store, NOW).collect()
     assert done.by_kind["reports and specs"].deleted == 1000
     assert keys(store, "objects") == []
 
@@ -59,11 +60,11 @@ def test_dry_run_writes_nothing_and_names_the_bytes_that_a_collection_then_delet
 def test_content_that_a_writer_makes_again_before_its_deletion_stays(store: Store) -> None:
     digest = store.objects.put_bytes(b"made twice")
     uri, _ = store.manifests.put_files("model", {"w": b"made twice"}, {})
-    Collector(store, NOW).collect()
+    collector_of(store, NOW).collect()
     assert keys(store, "condemned")
     assert store.manifests.put_files("model", {"w": b"made twice"}, {})[0] == uri
     # The collection that was due finds both claimed; nothing reaches them, so they are condemned again later.
-    Collector(store, NOW).collect()
+    collector_of(store, NOW).collect()
     assert store.objects.get_bytes(digest) == b"made twice"
     assert store.manifests.get(uri)
 
@@ -71,7 +72,7 @@ def test_content_that_a_writer_makes_again_before_its_deletion_stays(store: Stor
 def test_writer_waits_for_a_deletion_under_way_and_then_writes_the_content_as_new(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     digest = store.objects.put_bytes(b"under way")
     key = store.objects.key(digest)
-    Collector(store, NOW).collect()
+    collector_of(store, NOW).collect()
     marks = Condemned(store.bucket)
     taken = marks.take(marks.list()[key])
     assert taken is not None
@@ -90,7 +91,7 @@ def test_writer_waits_for_a_deletion_under_way_and_then_writes_the_content_as_ne
 
 def test_writer_takes_over_from_a_collector_that_died_in_a_deletion(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     digest = store.objects.put_bytes(b"left")
-    Collector(store, NOW).collect()
+    collector_of(store, NOW).collect()
     marks = Condemned(store.bucket)
     assert marks.take(marks.list()[store.objects.key(digest)])
     clock = [0.0]
@@ -124,7 +125,7 @@ def test_record_that_cannot_be_read_stops_every_deletion_and_is_named(local: Sto
     rules = Rules(runs=timedelta(days=1), attempts=timedelta(days=1), grace=timedelta(0))
     for _ in range(2):
         with pytest.raises(StoreError, match=re.escape(name)) as caught:
-            Collector(local, rules).collect()
+            collector_of(local, rules).collect()
         assert caught.value.code == "retention.unreadable"
     assert keys(local, "objects", "manifests", "stages") == before
 
@@ -134,7 +135,7 @@ def test_altered_manifest_that_is_referenced_stops_every_deletion(local: Store) 
     local.bucket.put(local.bucket.key(made.artifact_uri), b"{}")
     local.objects.put_bytes(b"garbage")
     with pytest.raises(StoreError, match=re.escape(made.artifact_uri)):
-        Collector(local, LONG).collect()
+        collector_of(local, LONG).collect()
 
 
 def test_uri_with_the_root_of_another_place_still_keeps_its_object(local: Store) -> None:
@@ -142,7 +143,7 @@ def test_uri_with_the_root_of_another_place_still_keeps_its_object(local: Store)
     local.run_ref("p", "r", "model").move(uri.replace(local.root_uri, "s3://old/place"), expected=0)
     rules = Rules(runs=timedelta(days=1), attempts=timedelta(days=1), grace=timedelta(0))
     for _ in range(3):
-        Collector(local, rules).collect()
+        collector_of(local, rules).collect()
     assert local.manifests.get(uri)
     assert keys(local, "objects")
 
@@ -174,13 +175,13 @@ def test_roots_of_the_ledger_stay_and_one_that_is_seated_at_the_last_moment_too(
 
 
 def test_second_collector_at_once_is_refused_and_one_after_a_death_continues(local: Store) -> None:
-    dead = Collector(local, NOW)
+    dead = collector_of(local, NOW)
     dead._begin()
     with pytest.raises(LeaseHeldError) as caught:
-        Collector(local, NOW).collect()
+        collector_of(local, NOW).collect()
     assert caught.value.code == "retention.running"
     age(local, "collector", days=DEAD_SECONDS / 86_400 + 0.01)
-    Collector(local, NOW).collect()
+    collector_of(local, NOW).collect()
     with pytest.raises(Exception, match="took this one for dead"):
         dead._move("alive")
 
@@ -192,7 +193,7 @@ def test_newest_snapshot_of_each_pipeline_stays_for_the_next_night_to_be_compare
         local.ref(f"profiles/p/{made.digest}").move(local.put_json({"profile of": night}), expected=0)
     age(local, "refs", "manifests", "objects", days=60)
     for _ in range(3):
-        Collector(local, Rules(runs=timedelta(days=30), attempts=timedelta(days=1), grace=timedelta(0))).collect()
+        collector_of(local, Rules(runs=timedelta(days=30), attempts=timedelta(days=1), grace=timedelta(0))).collect()
     assert keys(local, "refs/snapshots") == ["refs/snapshots/p/2026-01-02T000000Z/0000000001.json"]
     assert local.bucket.folders("refs/snapshots/p") == ["2026-01-02T000000Z"], "an empty folder would be taken for a snapshot"
     assert len(keys(local, "manifests")) == 1
@@ -211,7 +212,7 @@ def test_work_that_is_alive_keeps_its_inputs_and_the_refs_of_its_run_however_old
     age(local, "stages", "runs", "manifests", "objects", days=60)
     address.write_heartbeat("a1", {"beat": 1})
     for _ in range(3):
-        Collector(local, Rules(runs=timedelta(days=30), attempts=timedelta(days=1), grace=timedelta(0))).collect()
+        collector_of(local, Rules(runs=timedelta(days=30), attempts=timedelta(days=1), grace=timedelta(0))).collect()
     assert local.manifests.get(dataset)
     assert keys(local, "runs")
 
@@ -223,7 +224,7 @@ def test_run_of_a_study_keeps_what_it_has_settled_while_one_of_its_trials_is_ali
     local.run_ref("p.tune", "r", "settled").move({"force": False}, expected=0)
     age(local, "stages", "runs", days=60)
     address.write_heartbeat("a1", {"beat": 1})
-    Collector(local, Rules(runs=timedelta(days=30), attempts=timedelta(days=1), grace=timedelta(0))).collect()
+    collector_of(local, Rules(runs=timedelta(days=30), attempts=timedelta(days=1), grace=timedelta(0))).collect()
     assert keys(local, "runs") == ["runs/p.tune/r/settled/0000000001.json"]
 
 
@@ -233,7 +234,7 @@ def test_failed_attempts_of_finished_work_go_and_the_one_that_finished_it_stays(
     address.write_request(request_of(local, attempt_id="a0"))
     address.write_error("a0", {"exit_code": 75})
     age(local, "stages", days=20)
-    Collector(local, LONG).collect()
+    collector_of(local, LONG).collect()
     assert address.attempts() == ["a1"]
     assert address.result() is not None
 
@@ -247,7 +248,7 @@ def test_study_stays_whole_while_one_of_its_trials_is_alive(local: Store) -> Non
     address = local.address("p", "trial", "a" * 64)
     address.write_request(request_of(local, "a" * 64, stage="trial", parameters={"study": "s1"}))
     for _ in range(3):
-        Collector(local, Rules(runs=timedelta(days=30), attempts=timedelta(days=1), grace=timedelta(0))).collect()
+        collector_of(local, Rules(runs=timedelta(days=30), attempts=timedelta(days=1), grace=timedelta(0))).collect()
     assert keys(local, "studies") == ["studies/p/s1/trials/00000.json"]
     assert local.manifests.get(champion)
 
@@ -266,7 +267,7 @@ def test_study_and_journals_stay_while_mlflow_does_not_have_the_metrics_of_its_t
         local.bucket.create(f"metrics/p/{journal}/000000000001.jsonl", b"{}")
     local.bucket.create(f"tracking/stages/p/trial/{'a' * 64}/000001-s1-00003.json", b"{}")
     age(local, "studies", "stages", "tracking", "metrics", days=60)
-    Collector(local, LONG).collect()
+    collector_of(local, LONG).collect()
     assert keys(local, "studies") == ["studies/p/s1/tracking-run.json"]
     assert keys(local, "metrics") == ["metrics/p/s1-00003/000000000001.jsonl"]
 
@@ -276,7 +277,7 @@ def test_journals_of_metrics_go_with_their_runs_and_stay_while_those_train(local
         local.bucket.create(f"metrics/p/{run}/000000000001.jsonl", b"{}")
     local.address("p", "train", "a" * 64).write_request(request_of(local, "a" * 64))
     age(local, "metrics/p/old", "metrics/p/r", days=60)
-    Collector(local, LONG).collect()
+    collector_of(local, LONG).collect()
     assert keys(local, "metrics") == ["metrics/p/r/000000000001.jsonl", "metrics/p/young/000000000001.jsonl"]
 
 
@@ -287,8 +288,13 @@ def test_journals_of_trials_stay_while_a_trial_of_their_study_is_alive(local: St
     address = local.address("p", "trial", "a" * 64)
     address.write_request(request_of(local, "a" * 64, stage="trial", parameters={"study": alive, "slot": 7}))
     age(local, "metrics", days=60)
-    Collector(local, LONG).collect()
+    collector_of(local, LONG).collect()
     assert keys(local, "metrics") == [f"metrics/p/{alive}-00003/000000000001.jsonl"]
+
+
+def test_page_on_retention_has_a_row_for_each_rule() -> None:
+    page = (CHECKOUT / "docs" / "retention.md").read_text(encoding="utf-8")
+    assert [kind for kind in RULES if f"| store, `{kind}/" not in page] == []
 
 
 def test_marks_reports_and_leftovers_without_an_object_are_deleted(local: Store) -> None:
@@ -304,7 +310,7 @@ def test_marks_reports_and_leftovers_without_an_object_are_deleted(local: Store)
     foreign.write_bytes(b"of a user")
     os.utime(foreign, (1, 1))
     age(local, "refs", days=5)
-    report = Collector(local, LONG).collect()
+    report = collector_of(local, LONG).collect()
     assert keys(local, "altered", "refs/reports") == [
         f"altered/{there}",
         f"refs/reports/p/{there}/0000000001.json",

@@ -9,22 +9,21 @@ from typing import Any
 
 import pytest
 
-from tests.unit.training.store.collected_store import LONG, NOW, keys, make
+from tests.unit.training.store.collected_store import LONG, NOW, NoDecisions, collector_of, keys, make
 from training.errors import LeaseLostError, StoreError, UnavailableError
 from training.store import Store
 from training.store.collector import BEAT_SECONDS, DEAD_SECONDS, Collector
 from training.store.progress import INTERVAL_SECONDS
-from training.store.roots import NoRoots
 
 
 def test_collection_that_failed_because_the_ledger_is_away_can_be_repeated_at_once(local: Store) -> None:
-    class Away(NoRoots):
+    class Away(NoDecisions):
         def uris(self) -> tuple[str, ...]:
             raise UnavailableError("database.unavailable", "the ledger does not answer")
 
     with pytest.raises(UnavailableError):
         Collector(local, LONG, Away()).collect()
-    Collector(local, LONG).collect()
+    collector_of(local, LONG).collect()
 
 
 @pytest.mark.parametrize(("hours", "where"), [(40 * 24, "ahead"), (0.3, "ahead"), (-40 * 24, "behind")])
@@ -39,16 +38,16 @@ def test_collection_by_a_clock_that_differs_from_this_machines_is_refused_and_de
         return datetime.now(UTC) - timedelta(hours=hours)
 
     with pytest.raises(StoreError, match=r"retention\.clock.*this machine's.*15 minutes.*nothing was deleted") as caught:
-        Collector(store, NOW, now=now).collect()
+        collector_of(store, NOW, now=now).collect()
     assert caught.value.code == "retention.clock"
     assert keys(store, "runs", "stages", "objects", "manifests", "refs") == before
     assert keys(store, "condemned", "collector/runs") == []
-    Collector(store, LONG).collect()
+    collector_of(store, LONG).collect()
 
 
 @pytest.mark.parametrize("minutes", [-14, 14])
 def test_clocks_may_differ_by_a_quarter_of_an_hour(store: Store, minutes: int) -> None:
-    Collector(store, LONG, now=lambda: datetime.now(UTC) + timedelta(minutes=minutes)).collect()
+    collector_of(store, LONG, now=lambda: datetime.now(UTC) + timedelta(minutes=minutes)).collect()
 
 
 @pytest.mark.slow
@@ -62,7 +61,7 @@ def test_look_that_takes_longer_than_a_dead_collector_is_waited_for_keeps_its_le
         seconds[0] += 2 * BEAT_SECONDS
         return seconds[0]
 
-    collector = Collector(store, LONG, clock=clock)
+    collector = collector_of(store, LONG, clock=clock)
     states = []
     real = collector._move
     collector._move = lambda state, **facts: (states.append(state), real(state, **facts))[1]  # type: ignore[assignment]
@@ -75,7 +74,7 @@ def test_look_that_takes_longer_than_a_dead_collector_is_waited_for_keeps_its_le
 def test_look_that_was_taken_for_dead_ends_before_it_deletes_anything(store: Store) -> None:
     make(store)
     seconds = iter(range(0, 10_000_000, int(BEAT_SECONDS)))
-    collector = Collector(store, NOW, clock=lambda: float(next(seconds)))
+    collector = collector_of(store, NOW, clock=lambda: float(next(seconds)))
     real = collector._condemned.list
 
     def another(**options: Any) -> Any:
@@ -110,7 +109,7 @@ def test_look_at_a_storage_that_answers_slowly_shows_progress(store: Store, monk
         return found
 
     monkeypatch.setattr(store.bucket, "list", slow)
-    collector = Collector(store, LONG, say=say)
+    collector = collector_of(store, LONG, say=say)
     collector._interval_seconds = 0.01
     collector.collect(dry_run=dry_run)
     assert re.fullmatch(r"\d+ objects of [\d.]+ MB seen, \d+ records read, after \d+ s", lines[-1])

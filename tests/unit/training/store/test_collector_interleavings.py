@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.training.store.collected_store import collector_of
 from tests.unit.training.store.interleaving import Actor, MemoryStore, World
 from training.contracts import RunIdentity, StageResult
 from training.errors import LeaseError
@@ -80,7 +81,7 @@ class Scene:
             assert len(self.store.objects.get_bytes(entry.digest)) == entry.size_bytes
 
     def collector(self) -> Callable[[], None]:
-        return Collector(self.store, RULES, clock=self.seconds, now=lambda: self.world.now).collect
+        return collector_of(self.store, RULES, clock=self.seconds, now=lambda: self.world.now).collect
 
     def seconds(self) -> float:
         return self.world.now.timestamp()
@@ -149,7 +150,7 @@ class Scene:
         uri, _ = self.store.manifests.put_files("model", {"f": b"content 0"}, {})
         for number in range(5):
             assert keep.move(uri, expected=number)
-            Collector(self.store, RULES, clock=self.seconds, now=lambda: self.world.now).collect()
+            collector_of(self.store, RULES, clock=self.seconds, now=lambda: self.world.now).collect()
             self.world.now += RULES.grace + timedelta(hours=1)
         left = {key for key in self.world.files if not key.startswith("collector/")}
         reached = {*content_keys(uri), self.store.objects.key(_digests(self.world.files[next(content_keys(uri))][0])[0])}
@@ -209,7 +210,7 @@ def no_agreement(patch: pytest.MonkeyPatch) -> None:
 
 def no_grace(patch: pytest.MonkeyPatch) -> None:
     """What was marked by the last collection is deleted by this one, however soon it comes."""
-    patch.setattr(Collector, "is_due", lambda *_: True)
+    patch.setattr(Collector, "_is_due", lambda *_: True)
 
 
 def objects_first(patch: pytest.MonkeyPatch) -> None:

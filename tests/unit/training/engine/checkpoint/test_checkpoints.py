@@ -13,12 +13,12 @@ import pytest
 import torch
 
 from tests.unit.training.engine.loop_bench import LoopBench
+from tests.unit.training.store.collected_store import collector_of
 from training.engine.checkpoint.checkpoints import Checkpoints
 from training.engine.checkpoint.format import ALIGNMENT_BYTES, BLOCK_BYTES, Position
 from training.engine.checkpoint.writer import MAX_FAILED_SAVES
 from training.errors import LeaseLostError, NoUsableCheckpointError, SpecError, UnavailableError
 from training.runtime.context import StageContext
-from training.store.collector import Collector
 from training.store.leases import Lease
 from training.store.marking import Rules
 
@@ -264,7 +264,7 @@ def test_collected_training_resumes_from_a_kept_checkpoint(bench: LoopBench) -> 
         checkpoints.save(state(float(epoch)), {**meta(epoch), "epoch": epoch, "best_epoch": 2}, name=f"epoch_{epoch}")
     checkpoints.close()
     for _ in range(2):
-        Collector(bench.store, rules).collect()
+        collector_of(bench.store, rules).collect()
     again = bench.checkpoints(bench.context(), keep=1)
     assert again.restore(again.newest_entry()).meta["epoch"] == 8
     again.close()
