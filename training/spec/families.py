@@ -63,7 +63,7 @@ class FamilyDescriptor:
     kept_start_bytes: int = 0
     """What it takes besides."""
     rules: tuple[Rule, ...] = ()
-    """What else `check` refuses: functions of the sections `train` and `evaluate`."""
+    """What else `nightshift check` refuses."""
     outside_format: str = ""
     """Format of models from outside that it takes (`training.spec.registration`); empty: none but a torch model's safetensors."""
     is_trained: bool = True

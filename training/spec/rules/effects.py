@@ -13,7 +13,7 @@ from typing import Final
 from training.spec.families import FAMILIES
 from training.spec.key_types import AUTO
 from training.spec.models import Alerts, Costs
-from training.spec.rules.findings import Finding, Rule
+from training.spec.rules.findings import Finding, Rule, findings
 from training.spec.rules.training import num_shares
 from training.spec.sections.data import Data
 from training.spec.sections.drift import Drift, DriftLimits
@@ -32,7 +32,7 @@ LIMITS: Final = ("psi", "jensen_shannon", "kolmogorov_smirnov", "new_categories"
 
 def unused_keys(sections: Mapping[str, object]) -> list[Finding]:
     """Return a finding for each key without effect, in sections that are valid."""
-    return [finding for names, rule in _RULES for finding in rule(*(sections[name] for name in names))]
+    return findings(EFFECTS, sections)
 
 
 def _deadline_alerts(deadline: time | None, alerts: Alerts) -> Iterator[Finding]:
@@ -125,16 +125,16 @@ def _unused(path: Path, message: str, hint: str) -> Finding:
     return Finding(path, CODE, message, hint)
 
 
-_RULES: Final[tuple[tuple[tuple[str, ...], Rule], ...]] = (
-    (("deadline", "alerts"), _deadline_alerts),
-    (("start", "schedule"), _start_has_a_schedule),
-    (("alerts",), _channels_have_events),
-    (("promote", "evaluate", "validate"), _approvals_are_asked_for),
-    (("train",), _placement_is_used),
-    (("train",), _gradients_are_exchanged),
-    (("train",), _micro_batches_are_smaller),
-    (("timeout", "train"), _limits_are_of_what_is_done),
-    (("tune", "train"), _study_is_limited),
-    (("costs",), _costs_are_known),
-    (("data", "validate"), _checks_of_data_judge),
+EFFECTS: Final[tuple[Rule, ...]] = (
+    _deadline_alerts,
+    _start_has_a_schedule,
+    _channels_have_events,
+    _approvals_are_asked_for,
+    _placement_is_used,
+    _gradients_are_exchanged,
+    _micro_batches_are_smaller,
+    _limits_are_of_what_is_done,
+    _study_is_limited,
+    _costs_are_known,
+    _checks_of_data_judge,
 )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from training.spec.yaml_reader import Path
@@ -18,4 +19,14 @@ class Finding(NamedTuple):
 
 
 Rule = Callable[..., Iterator[Finding]]
-"""What a rule finds in the sections that it is of."""
+"""A rule: its parameters have the names of the sections that it looks at, and it yields what is wrong with them."""
+
+
+def findings(rules: Iterable[Rule], sections: Mapping[str, object]) -> list[Finding]:
+    """Return what rules find; one that looks at a section that is not there is left out."""
+    found: list[Finding] = []
+    for rule in rules:
+        names = inspect.signature(rule).parameters.keys()
+        if sections.keys() >= names:
+            found += rule(**{name: sections[name] for name in names})
+    return found

@@ -1,6 +1,6 @@
 """Rules that join keys and sections: what no single key can say of itself.
 
-A rule names the sections that it looks at and yields findings. Where one section is broken, the rules over the others still
+The parameters of a rule are the sections that it looks at; it yields findings. Where one section is broken, the rules over the others still
 speak, so that one check reports everything.
 """
 
@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Final
 
 from training.errors import shown
+from training.spec.families import FAMILIES
 from training.spec.problems import nearest
 from training.spec.rules.evaluation import (
     baseline_fits,
@@ -23,7 +24,7 @@ from training.spec.rules.evaluation import (
     threshold_has_a_task,
 )
 from training.spec.rules.features import cells_are_distinct, transform_fits
-from training.spec.rules.findings import Finding, Rule
+from training.spec.rules.findings import Finding, Rule, findings
 from training.spec.rules.leakage import late_columns
 from training.spec.rules.names import (
     Taken,
@@ -46,7 +47,6 @@ from training.spec.rules.training import (
     optimizer_fits,
     pipeline_fits,
     placement_fits,
-    rules_of_the_family,
     task_fits,
 )
 from training.spec.rules.tuning import conditions_fit, grid_is_finite, objective_exists, parameters_fit, study_fits_its_gpus
@@ -57,6 +57,7 @@ from training.spec.sections.data import Column, Data, Derived, FeatureTable, Pre
 from training.spec.sections.evaluation import Evaluate
 from training.spec.sections.promotion import Promote
 from training.spec.sections.resources import resources_fit
+from training.spec.sections.train import Train
 from training.spec.sections.validation import Validate
 from training.spec.types import duration_text, told
 from training.spec.uris import forbidden_uris, forbidden_webhook
@@ -65,8 +66,10 @@ from training.sql.analysis import cycle, objection, unknown_columns, words
 
 
 def broken_rules(sections: Mapping[str, object]) -> list[Finding]:
-    """Return what the rules find in the sections that are there, by their keys in the YAML."""
-    return [finding for names, rule in RULES if sections.keys() >= set(names) for finding in rule(*(sections[name] for name in names))]
+    """Return what the rules, those of the family too, find in the sections that are there, by their keys in the YAML."""
+    train = sections.get("train")
+    family = FAMILIES.get(train.model) if isinstance(train, Train) else None
+    return findings((*RULES, *(family.rules if family is not None else ())), sections)
 
 
 def columns_exist(data: Data) -> Iterator[Finding]:
@@ -325,61 +328,60 @@ def _unknown(path: Path, name: str, owner: str, known: Iterable[str]) -> Finding
 
 VALUES: Final = frozenset({"string", "boolean"})
 """Types whose different values are compared, not their distribution."""
-RULES: Final[tuple[tuple[tuple[str, ...], Rule], ...]] = (
-    (("name",), name_is_free),
-    (("schedule",), schedule_faults),
-    (("alerts", "data"), forbidden_webhook),
-    (("data",), forbidden_uris),
-    (("data",), columns_exist),
-    (("data",), columns_differ_by_more_than_case),
-    (("data",), columns_have_sources_of_their_own),
-    (("prepare",), derived_features_differ_by_more_than_case),
-    (("data",), feature_tables_fit),
-    (("data",), windows_fit),
-    (("data",), partitions_fit),
-    (("data",), generated_columns_fit),
-    (("data",), split_keys_fit),
-    (("data",), split_columns_fit),
-    (("data", "evaluate"), strata_exist),
-    (("data",), derived_columns_fit),
-    (("data",), windows_can_be_computed),
-    (("data",), rows_of_windows_are_read),
-    (("data", "prepare"), windows_are_known_in_time),
-    (("data", "evaluate"), label_type_fits),
-    (("data",), row_filters_fit),
-    (("data", "prepare"), row_filters_are_known),
-    (("data", "validate"), label_delays_fit),
-    (("data", "validate"), drift_columns_fit),
-    (("data", "prepare"), prepared_columns_fit),
-    (("data", "prepare"), late_columns),
-    (("data", "prepare", "evaluate"), slices_exist),
-    (("prepare", "evaluate"), label_has_a_mean),
-    (("promote",), canary_schedule_fits),
-    (("resources", "tune", "promote"), resources_fit),
-    (("train",), family_fits),
-    (("train", "evaluate"), rules_of_the_family),
-    (("train",), optimizer_fits),
-    (("train",), compression_fits),
-    (("train",), placement_fits),
-    (("train",), elastic_fits),
-    (("train",), layout_fits),
-    (("train",), pipeline_fits),
-    (("tune", "train"), parameters_fit),
-    (("tune",), conditions_fit),
-    (("tune",), grid_is_finite),
-    (("tune", "train"), study_fits_its_gpus),
-    (("tune", "evaluate"), objective_exists),
-    (("evaluate",), metrics_exist),
-    (("evaluate",), slice_keys_have_slices),
-    (("evaluate",), fairness_can_be_computed),
-    (("evaluate",), threshold_has_a_task),
-    (("evaluate",), gates_are_known),
-    (("evaluate",), severity_has_a_gate),
-    (("evaluate",), baseline_fits),
-    (("data", "evaluate"), season_fits_the_window),
-    (("data", "prepare", "evaluate"), baseline_is_known_in_time),
-    (("data", "train", "evaluate"), task_fits),
-    (("data",), weight_is_a_number),
-    (("data", "train", "evaluate"), weights_are_counted),
-    (("data", "train", "evaluate"), class_weights_name_classes),
+RULES: Final[tuple[Rule, ...]] = (
+    name_is_free,
+    schedule_faults,
+    forbidden_webhook,
+    forbidden_uris,
+    columns_exist,
+    columns_differ_by_more_than_case,
+    columns_have_sources_of_their_own,
+    derived_features_differ_by_more_than_case,
+    feature_tables_fit,
+    windows_fit,
+    partitions_fit,
+    generated_columns_fit,
+    split_keys_fit,
+    split_columns_fit,
+    strata_exist,
+    derived_columns_fit,
+    windows_can_be_computed,
+    rows_of_windows_are_read,
+    windows_are_known_in_time,
+    label_type_fits,
+    row_filters_fit,
+    row_filters_are_known,
+    label_delays_fit,
+    drift_columns_fit,
+    prepared_columns_fit,
+    late_columns,
+    slices_exist,
+    label_has_a_mean,
+    canary_schedule_fits,
+    resources_fit,
+    family_fits,
+    optimizer_fits,
+    compression_fits,
+    placement_fits,
+    elastic_fits,
+    layout_fits,
+    pipeline_fits,
+    parameters_fit,
+    conditions_fit,
+    grid_is_finite,
+    study_fits_its_gpus,
+    objective_exists,
+    metrics_exist,
+    slice_keys_have_slices,
+    fairness_can_be_computed,
+    threshold_has_a_task,
+    gates_are_known,
+    severity_has_a_gate,
+    baseline_fits,
+    season_fits_the_window,
+    baseline_is_known_in_time,
+    task_fits,
+    weight_is_a_number,
+    weights_are_counted,
+    class_weights_name_classes,
 )

@@ -46,13 +46,6 @@ def family_fits(train: Train) -> Iterator[Finding]:
             yield Finding(("train", key), "field.conflict", f"{key} has no effect on {train.model}", "leave it out")
 
 
-def rules_of_the_family(train: Train, evaluate: Evaluate) -> Iterator[Finding]:
-    """Yield what the family's own rules find."""
-    facts = FAMILIES.get(train.model)
-    for rule in () if facts is None else facts.rules:
-        yield from rule(train, evaluate)
-
-
 def optimizer_fits(train: Train) -> Iterator[Finding]:
     """Yield a finding for each key of the optimizer that another key leaves without effect."""
     if train.momentum is not None and train.optimizer == "adamw":
