@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 
-from training.data.snapshot_meta import SnapshotMeta
+from training.data.snapshot_meta import SnapshotMeta, rows_per_table
 from training.data.validation.key_order import has_unique_order
 from training.data.validation.results import CheckResult, ColumnStatistics, listed, verdict
 from training.data.validation.snapshot_view import FILE_COLUMN, TableView
@@ -201,6 +201,42 @@ def check_partition_days(view: TableView, zone: ZoneInfo) -> list[CheckResult]:
             observed=f"{sum(count for _, count in misplaced):,} rows outside",
             allowed="0",
             detail=f"in the partitions of {listed([day for day, _ in misplaced])}" if misplaced else "",
+        )
+    ]
+
+
+def left_out_rows(view: TableView) -> list[CheckResult]:
+    """`data.left_out`: how many rows of the window `where` and `sample` left out; always passed, a check of its own for each."""
+    left_out = view.facts.get("left_out", {})
+    return [
+        CheckResult(
+            code="data.left_out",
+            check=f"rows left out by data.source.{key}",
+            table=view.name,
+            status="passed",
+            observed=f"{left_out[key]:,} left out, {view.facts['rows']:,} in the snapshot",
+            allowed="any",
+        )
+        for key in ("where", "sample")
+        if key in left_out
+    ]
+
+
+def rows_of_union(view: TableView) -> list[CheckResult]:
+    """`data.union`: how many rows each table of a union has; fails where one has none."""
+    counts = rows_per_table(view.facts)
+    empty = [name for name, rows in counts.items() if not rows]
+    if not counts:
+        return []
+    return [
+        CheckResult(
+            code="data.union",
+            check="rows of each table of data.source.union",
+            table=view.name,
+            status="failed" if empty else "passed",
+            observed=", ".join(f"{name} {rows:,}" for name, rows in counts.items()),
+            allowed="at least 1 each",
+            detail=f"without rows: {', '.join(empty)}" if empty else "",
         )
     ]
 

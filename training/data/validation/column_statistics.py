@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -20,18 +20,6 @@ TIMES: Final = frozenset({"date", "timestamp"})
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
-    """What a suite needs beyond the statistics."""
-
-    cuts: Mapping[str, Collection[float]] = field(default_factory=dict)
-    """Column to the numbers that its values are compared with."""
-    values: Collection[str] = ()
-    """Columns whose different values are judged."""
-    named: Mapping[str, Collection[str]] = field(default_factory=dict)
-    """Column to values whose rows are wanted, however few they are."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class ColumnProfile:
     """What one pass found of a column."""
 
@@ -41,7 +29,9 @@ class ColumnProfile:
     """Of texts and truth values."""
 
 
-def profile(view: TableView, span_us: tuple[int, int], wanted: Wanted | None = None) -> dict[str, ColumnProfile]:
+def profile(
+    view: TableView, span_us: tuple[int, int], *, held: Collection[str] = (), named: Mapping[str, Collection[str]] | None = None
+) -> dict[str, ColumnProfile]:
     """Return the profile of each sound column, in their order; in memory are a chunk of rows, and what DuckDB's limit allows.
 
     The statistics are rows, nulls (NaN is one), infinite, minimum, maximum, for numbers mean and deviation, for what can drift `psi`
@@ -49,17 +39,18 @@ def profile(view: TableView, span_us: tuple[int, int], wanted: Wanted | None = N
 
     Args:
         span_us: begin and end of the window, in microseconds since 1970.
+        held: columns whose different values a suite judges.
+        named: column to values whose rows are wanted, however few they are.
     """
-    wanted = wanted or Wanted()
     cut_us = None if view.sound_event_time is None else cut_of(span_us)
     kinds = {name: view.contract.types[name] for name in view.sound_columns()}
     found: dict[str, ColumnProfile] = {}
     for names in groups_of([name for name, kind in kinds.items() if kind in NUMBERS]):
-        found |= _profile_numbers(view, names, cut_us, wanted)
+        found |= _profile_numbers(view, names, cut_us)
     for names in groups_of([name for name, kind in kinds.items() if kind in TIMES]):
         found |= _profile_times(view, names)
     for name in kinds.keys() - found.keys():
-        found[name] = _profile_values(view, name, cut_us, hold=name in wanted.values, named=wanted.named.get(name, ()))
+        found[name] = _profile_values(view, name, cut_us, hold=name in held, named=(named or {}).get(name, ()))
     return {name: found[name] for name in kinds}
 
 
@@ -70,8 +61,8 @@ def can_drift(view: TableView, column: str, statistics: ColumnStatistics) -> boo
     return bool(statistics["minimum"] != statistics["maximum"])
 
 
-def _profile_numbers(view: TableView, names: list[str], cut_us: int | None, wanted: Wanted) -> dict[str, ColumnProfile]:
-    columns = {name: NumberColumn(view.contract.types[name], tuple(wanted.cuts.get(name, ()))) for name in names}
+def _profile_numbers(view: TableView, names: list[str], cut_us: int | None) -> dict[str, ColumnProfile]:
+    columns = {name: NumberColumn(view.contract.types[name]) for name in names}
     event_time = view.sound_event_time if cut_us is not None else None
     for chunk in view.chunks(dict.fromkeys([*names, *([event_time] if event_time else [])])):
         sides = None if event_time is None or cut_us is None else _sides(chunk.column(event_time), cut_us)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -95,10 +95,9 @@ class NumberColumn:
 
     Args:
         kind: the type that the YAML names.
-        cuts: numbers that the values are compared with.
     """
 
-    def __init__(self, kind: str, cuts: Sequence[float] = ()) -> None:
+    def __init__(self, kind: str) -> None:
         self.is_integer = kind.startswith("int")
         self.num_rows = 0
         self.num_null = 0
@@ -106,9 +105,6 @@ class NumberColumn:
         """Of the finite numbers, as `maximum`; an integer of 64 bits may be no float64."""
         self.maximum: int | float | None = None
         self.sides = {side: NumberSide(is_integer=self.is_integer) for side in SIDES}
-        self._cuts = sorted(set(cuts))
-        self._less = np.zeros(len(self._cuts), np.int64)
-        self._up_to = np.zeros(len(self._cuts), np.int64)
 
     def add(self, values: pa.ChunkedArray, sides: Sides | None) -> None:
         """Add a chunk.
@@ -132,17 +128,17 @@ class NumberColumn:
             whole.merge(side)
         return whole
 
-    def num_less(self, cut: float, *, or_equal: bool) -> int:
-        """Return the number of values below one of `cuts`, NaN not among them."""
-        counts = self._up_to if or_equal else self._less
-        return int(counts[self._cuts.index(cut)])
-
     @property
     def is_exact(self) -> bool:
         """Whether float64 holds every value."""
         if not self.is_integer or self.minimum is None or self.maximum is None:
             return True
         return -LARGEST_EXACT <= self.minimum and self.maximum <= LARGEST_EXACT
+
+    @property
+    def has_few_values(self) -> bool:
+        """Whether a histogram holds each value."""
+        return self.is_exact and not self.total.histogram.shift
 
     def _add_side(self, side: int, rows: Values) -> None:
         if not len(rows):
@@ -156,7 +152,6 @@ class NumberColumn:
         if not len(numbers):
             return
         low, high = numbers.min().item(), numbers.max().item()
-        self._count(numbers, low, high)
         if not (math.isfinite(low) and math.isfinite(high)):
             found.num_below += int(np.count_nonzero(numbers == -np.inf))
             found.num_above += int(np.count_nonzero(numbers == np.inf))
@@ -167,35 +162,6 @@ class NumberColumn:
         found.add(numbers, low, high)
         self.minimum = low if self.minimum is None else min(self.minimum, low)
         self.maximum = high if self.maximum is None else max(self.maximum, high)
-
-    def _count(self, numbers: Values, low: float, high: float) -> None:
-        """Count the values, without NaN and from `low` to `high`, below each cut."""
-        if not self._cuts:
-            return
-        if self.is_integer and max(-low, high) <= LARGEST_EXACT:
-            bounds: list[tuple[float, float]] = [(_whole(np.ceil(cut)), _whole(np.floor(cut))) for cut in self._cuts]
-        else:
-            # As Great Expectations compares: with the nearest float64.
-            numbers, low, high = numbers.astype(np.float64, copy=False), float(low), float(high)
-            bounds = [(cut, cut) for cut in self._cuts]
-        for place, (first, last) in enumerate(bounds):
-            self._less[place] += _num_less(numbers, first, low, high)
-            self._up_to[place] += len(numbers) - _num_more(numbers, last, low, high)
-
-
-def _num_less(numbers: Values, cut: float, low: float, high: float) -> int:
-    """Return how many numbers, from `low` to `high`, are less than the cut."""
-    return 0 if cut <= low else len(numbers) if cut > high else int(np.count_nonzero(numbers < cut))
-
-
-def _num_more(numbers: Values, cut: float, low: float, high: float) -> int:
-    """Return how many numbers, from `low` to `high`, are more than the cut."""
-    return 0 if cut >= high else len(numbers) if cut < low else int(np.count_nonzero(numbers > cut))
-
-
-def _whole(cut: float) -> int:
-    """Return a whole number as an integer that any integer up to `LARGEST_EXACT` can be compared with."""
-    return int(min(max(cut, -2.0 * LARGEST_EXACT), 2.0 * LARGEST_EXACT))
 
 
 def _by_side(values: Values, sides: Sides | None) -> Iterable[tuple[int, Values]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -13,13 +13,12 @@ from training.data.label_delay import UnknownLabels
 from training.data.snapshot_meta import SnapshotMeta
 from training.data.validation import checks
 from training.data.validation.column_profiles import counts_of
-from training.data.validation.column_statistics import ColumnProfile, Wanted, profile
+from training.data.validation.column_statistics import ColumnProfile, profile
 from training.data.validation.day_checks import check_days
 from training.data.validation.drift_checks import Earlier, compare
 from training.data.validation.label_checks import check_unknown_labels
 from training.data.validation.nights import night_of, with_night
 from training.data.validation.results import CheckResult, Findings
-from training.data.validation.row_filter_checks import left_out_rows, rows_of_union
 from training.data.validation.snapshot_drift import Comparison, values_named
 from training.data.validation.snapshot_view import TableView
 from training.data.validation.suite_words import CODE
@@ -111,8 +110,7 @@ def _table_checks(
     profiles: dict[str, ColumnProfile] = {}
     if view.facts["rows"]:
         span_us = (round(rules.start.timestamp() * 1e6), round(rules.end.timestamp() * 1e6))
-        named = _named(earlier, view.name)
-        profiles = profile(view, span_us, replace(judge.wanted if judge else Wanted(), named=named))
+        profiles = profile(view, span_us, held=judge.columns_judged if judge else (), named=_named(earlier, view.name))
         statistics = findings.statistics[view.name] = {name: column.statistics for name, column in profiles.items()}
         always += checks.check_complete(view, statistics, label=rules.label if is_main else None)
         always += checks.check_unique(view)
@@ -155,7 +153,7 @@ def _main_checks(view: TableView, findings: Findings, rules: Rules, previous: Sn
         unknown=rules.unknown,
     )
     found += check_unknown_labels(view, rules.unknown, rules.unknown_labels)
-    found += left_out_rows(view) + rows_of_union(view)
+    found += checks.left_out_rows(view) + checks.rows_of_union(view)
     found += checks.check_volume(view, previous, rules.volume_change)
     return found + checks.check_freshness(view, rules.freshness, rules.as_of)
 

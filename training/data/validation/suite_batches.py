@@ -1,4 +1,4 @@
-"""Expectations on single rows, judged by Great Expectations on some rows at a time: counts of all batches add up to those of all rows."""
+"""Expectations judged by Great Expectations on some rows at a time: counts of single rows add up to those of all rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ EXAMPLES: Final = ".unexpected_values"
 MAX_EXAMPLES: Final = 20
 SAME: Final = ("table.columns", "table.column_count", "table.column_types")
 """Metrics that are the same for all batches."""
-RUNTIME: Final = {"result_format": {"result_format": "BASIC", "partial_unexpected_count": MAX_EXAMPLES}}
 
 
 class NotAdditiveError(Exception):
@@ -21,13 +20,14 @@ class NotAdditiveError(Exception):
 
 
 def judge_batches(expectations: list[Any], batches: Iterable[pd.DataFrame]) -> list[Any]:
-    """Return Great Expectations' result for each expectation, all of them of types in `suite_kinds.ADDITIVE`.
+    """Return Great Expectations' result for each expectation.
 
     Args:
-        batches: all rows, some at a time, with the types of the whole; at least one.
+        batches: all rows, some at a time, with the types of the whole; at least one. Only one if an expectation has a type that is not in
+            `suite_kinds.ADDITIVE`.
 
     Raises:
-        NotAdditiveError: an expectation asks for more than counts of its rows.
+        NotAdditiveError: there are several batches, and an expectation asks for more than counts of its rows.
     """
     sums = [_Sums(expectation) for expectation in expectations]
     for batch in batches:
@@ -39,12 +39,10 @@ def judge_batches(expectations: list[Any], batches: Iterable[pd.DataFrame]) -> l
 
 def result_of_metrics(expectation: Any, metrics: dict[Any, Any], engine: Any) -> Any:
     """Return what an expectation says of metrics, by their ids; an error becomes its exception, as in a validation."""
-    from great_expectations.core import ExpectationValidationResult
-
     try:
         result = expectation.metrics_validate(metrics=metrics, runtime_configuration=_runtime(), execution_engine=engine)
     except Exception as err:  # as Great Expectations does: any error of an expectation is its result
-        result = ExpectationValidationResult(success=False, exception_info={"raised_exception": True, "exception_message": str(err)})
+        return _not_evaluated(expectation, str(err))
     result.expectation_config = expectation.configuration
     return result
 
@@ -76,14 +74,8 @@ class _Sums:
             self._broken = str(err) or type(err).__name__
 
     def result(self) -> Any:
-        from great_expectations.core import ExpectationValidationResult
-
         if self._broken:
-            result = ExpectationValidationResult(
-                success=False, exception_info={"raised_exception": True, "exception_message": self._broken}
-            )
-            result.expectation_config = self._expectation.configuration
-            return result
+            return _not_evaluated(self._expectation, self._broken)
         return result_of_metrics(self._expectation, self._metrics, self._engine)
 
     def _add(self, engine: Any) -> None:
@@ -99,13 +91,20 @@ class _Sums:
             self._metrics[metric.id] = _merged(metric.metric_name, self._metrics.get(metric.id), found[metric.id])
 
 
+def _not_evaluated(expectation: Any, message: str) -> Any:
+    from great_expectations.core import ExpectationValidationResult
+
+    info = {"raised_exception": True, "exception_message": message}
+    return ExpectationValidationResult(success=False, exception_info=info, expectation_config=expectation.configuration)
+
+
 def _merged(name: str, before: Any, now: Any) -> Any:
     if name.endswith(ADDED):
         return (before or 0) + int(now or 0)
     if name.endswith(EXAMPLES):
         return [*(before or []), *(now or [])][:MAX_EXAMPLES]
-    if name in SAME:
-        return now if before is None else before
+    if before is None or name in SAME:
+        return now
     raise NotAdditiveError(name)
 
 
@@ -119,5 +118,5 @@ def _engine(batch: pd.DataFrame) -> Any:
 
 
 def _runtime() -> dict[str, Any]:
-    """Return a copy: Great Expectations changes it."""
-    return {"result_format": dict(RUNTIME["result_format"])}
+    """Return a new one each time: Great Expectations changes it."""
+    return {"result_format": {"result_format": "BASIC", "partial_unexpected_count": MAX_EXAMPLES}}

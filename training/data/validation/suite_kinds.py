@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Final
 
 BETWEEN: Final = "expect_column_values_to_be_between"
-QUANTILES: Final = "expect_column_quantile_values_to_be_between"
 SHIPPED_EXPECTATIONS: Final = "great_expectations.expectations.core."
 WITHOUT_VALUES: Final = frozenset(
     {

@@ -1,8 +1,8 @@
-"""The numbers that Great Expectations' expectations judge, out of the profile of a table: equal to those of its own pandas on all rows.
+"""The numbers that Great Expectations' expectations judge, of all rows of a table: equal to those of its own pandas.
 
-An expectation asks for metrics by name (`column.mean`, `column_values.between.unexpected_count`), and judges them. What a profile can
-say is answered here; `Unknown` is raised for the rest. Conditions on single values are evaluated by Great Expectations itself, on the
-different values of the column, each counted as often as it stands there.
+An expectation asks for metrics by name (`column.mean`, `column_values.between.unexpected_count`), and judges them. What the profile of
+the table has, or one query of DuckDB finds, is answered here; `Unknown` is raised for the rest. Conditions on single values are evaluated
+by Great Expectations itself, on the different values of the column, each counted as often as it stands there.
 """
 
 from __future__ import annotations
@@ -17,11 +17,8 @@ import numpy as np
 import pyarrow as pa
 
 from training.data.validation.column_statistics import ColumnProfile
-from training.data.validation.number_columns import LARGEST_EXACT, NumberColumn, NumberSide
-from training.data.validation.order_statistics import between, quantile, values_at
 from training.data.validation.snapshot_view import FILE_COLUMN, ROW_COLUMN, TableView
 from training.data.validation.suite_batches import EXAMPLES, MAX_EXAMPLES
-from training.data.validation.suite_frames import frame_of
 from training.sql.expressions import quoted
 
 if TYPE_CHECKING:
@@ -40,6 +37,7 @@ OF_THE_VALUES: Final = frozenset(
     }
 )
 """Metrics that do not change if each value stands once."""
+INTEGERS: Final = ("int8", "int16", "int32", "int64")
 UNEXPECTED: Final = ".unexpected_count"
 MISSING: Final = {
     "all_values_are_missing": " OR ",
@@ -50,7 +48,7 @@ MISSING: Final = {
 
 
 class Unknown(Exception):
-    """The profile does not say this."""
+    """No query here finds this."""
 
 
 @dataclass
@@ -64,7 +62,7 @@ class ProfileMetrics:
         """Return the value of a `MetricConfiguration`.
 
         Raises:
-            Unknown: the profile does not say it.
+            Unknown: no query here finds it.
         """
         name, domain, arguments = metric.metric_name, metric.metric_domain_kwargs, metric.metric_value_kwargs
         if domain.get("row_condition"):
@@ -80,10 +78,12 @@ class ProfileMetrics:
             raise Unknown
         if name in _GENERAL:
             return _GENERAL[name](self, column)
-        numbers = self.profiles[column].numbers
-        if numbers is None or name not in _OF_NUMBERS:
+        if self.profiles[column].numbers is None:
             return self._by_values(metric, column)
-        return _OF_NUMBERS[name](self, column, numbers, arguments)
+        if name in _AGGREGATES:
+            found = self._value(_AGGREGATES[name].format(self._comparable(column)))
+            return math.nan if found is None else found
+        return _OF_NUMBERS[name](self, column, arguments) if name in _OF_NUMBERS else self._by_values(metric, column)
 
     def num_nulls(self, column: str) -> int:
         return self.profiles[column].statistics["nulls"]
@@ -99,19 +99,30 @@ class ProfileMetrics:
         return frozenset(found)
 
     def frame(self, rows: pa.Table) -> pd.DataFrame:
-        return frame_of(rows, self.view.contract.types, self.with_nulls)
+        """Return some rows with the types that the frame of all rows would have.
+
+        Numbers are widened to 64 bits: Great Expectations compares narrower ones value by value in Python.
+        """
+        frame: pd.DataFrame = rows.to_pandas()
+        wanted: dict[str, str] = {}
+        for name in frame.columns:
+            kind = self.view.contract.types[name]
+            if kind in INTEGERS:
+                wanted[name] = "float64" if name in self.with_nulls else "int64"
+            elif kind in ("float", "double"):
+                wanted[name] = "float64"
+            elif kind == "boolean" and name in self.with_nulls:
+                wanted[name] = "object"
+        return frame.astype(wanted)
 
     def num_distinct(self, column: str) -> int:
         """Return the number of different values that are not null."""
         values = self.profiles[column].values
-        if values is not None:
-            return values.num_distinct
-        return int(self.view.rows(f"SELECT count(*) FROM (SELECT 1 FROM {{table}} {self._groups([column])})")[0][0])  # noqa: S608
+        return self._num_rows(f"SELECT 1 AS n FROM {{table}} {self._groups([column])}") if values is None else values.num_distinct  # noqa: S608
 
     def num_repeated(self, column: str) -> int:
         """Return the number of rows whose value stands in another row too; null is no value."""
-        query = f"SELECT coalesce(sum(n), 0) FROM (SELECT count(*) AS n FROM {{table}} {self._groups([column])} HAVING count(*) > 1)"  # noqa: S608
-        return int(self.view.rows(query)[0][0])
+        return self._num_rows(f"SELECT count(*) AS n FROM {{table}} {self._groups([column])} HAVING count(*) > 1")  # noqa: S608
 
     def repeated(self, expectation: Any) -> list[Any]:
         """Return the first values, or pairs of column and value, that stand in several rows, by an expectation that there are none."""
@@ -139,38 +150,67 @@ class ProfileMetrics:
         """Return SQL of a column's values that are equal where pandas' are: NaN is null, -0.0 is 0.0, integers next to null are floats."""
         kind, name = self.view.contract.types[column], quoted(column)
         if kind in ("float", "double"):
-            return f"CASE WHEN isnan({name}) THEN NULL ELSE {name} + 0 END"
-        return f"CAST({name} AS DOUBLE)" if kind == "int64" and column in self.with_nulls else name
+            return f"CASE WHEN isnan({name}) THEN NULL ELSE CAST({name} AS DOUBLE) + 0 END"
+        if kind in INTEGERS:
+            return f"CAST({name} AS {'DOUBLE' if column in self.with_nulls else 'BIGINT'})"
+        return name
+
+    def _value(self, expression: str) -> Any:
+        return self.view.rows(f"SELECT {expression} FROM {{table}}")[0][0]  # noqa: S608 - quoted column names
+
+    def _num_rows(self, counts: str) -> int:
+        """Return the sum of the column `n` of a query."""
+        return int(self.view.rows(f"SELECT coalesce(sum(n), 0) FROM ({counts})")[0][0])  # noqa: S608
 
     def _compound(self, name: str, columns: list[str], ignore_row_if: str | None) -> int:
         if ignore_row_if not in MISSING or not set(columns) <= self.profiles.keys():
             raise Unknown
         groups = self._groups(columns, missing=MISSING[ignore_row_if])
         having = "HAVING count(*) > 1" if name.endswith(UNEXPECTED) else ""
-        return int(self.view.rows(f"SELECT coalesce(sum(n), 0) FROM (SELECT count(*) AS n FROM {{table}} {groups} {having})")[0][0])  # noqa: S608
+        return self._num_rows(f"SELECT count(*) AS n FROM {{table}} {groups} {having}")  # noqa: S608
 
-    def _quantile(self, column: str, numbers: NumberColumn, share: float, method: str | bool) -> float:
-        whole = numbers.total
-        count = whole.num_values - whole.num_nan
-        if not count or not numbers.is_exact:
-            raise Unknown
+    def _median(self, column: str) -> float:
+        count = self._num_exact(column)
+        low, high = (float(self._at(column, rank)) for rank in ((count - 1) // 2, count // 2)) if count else (math.nan, math.nan)
+        return low if low == high else (low + high) / 2
+
+    def _quantile(self, column: str, share: float, method: str | bool) -> float:
+        count = self._num_exact(column)
         method = method or "nearest"
-        if not isinstance(method, str) or method not in ("linear", "lower", "higher", "midpoint", "nearest"):
+        if not count or not isinstance(method, str) or method not in ("linear", "lower", "higher", "midpoint", "nearest"):
             raise Unknown
-        ranks, weight = quantile(count, share, method)
-        found = self._at(column, whole, ranks)
-        if len(ranks) == 2:
-            return between(found[0], found[1], weight)
-        return int(found[0]) if numbers.is_integer and column not in self.with_nulls else found[0]
+        ranks, weight = _ranks(count, share, method)
+        found = [self._at(column, rank) for rank in ranks]
+        return found[0] if len(found) == 1 else _between(float(found[0]), float(found[1]), weight)
 
-    def _at(self, column: str, whole: NumberSide, ranks: list[int]) -> list[float]:
-        """Return the values of some ranks, infinite numbers among them."""
-        finite = range(whole.num_below, whole.num_below + whole.moments.count)
-        wanted = [rank - whole.num_below for rank in ranks if rank in finite]
-        found = iter(values_at(self.view, column, list(dict.fromkeys(wanted)), whole.histogram))
-        by_rank = {rank: next(found) for rank in dict.fromkeys(wanted)}
-        ends = {rank: -math.inf if rank < finite.start else math.inf for rank in ranks if rank not in finite}
-        return [ends[rank] if rank in ends else by_rank[rank - whole.num_below] for rank in ranks]
+    def _num_exact(self, column: str) -> int:
+        """Return the number of values of a number column.
+
+        Raises:
+            Unknown: float64 does not hold each of them.
+        """
+        numbers = self.profiles[column].numbers
+        if numbers is None or not numbers.is_exact:
+            raise Unknown
+        return self.view.facts["rows"] - self.num_nulls(column)
+
+    def _at(self, column: str, rank: int) -> float:
+        """Return the value of a rank, 0 being the least; DuckDB sorts in the memory that it has, and spills."""
+        values = f"SELECT {self._comparable(column)} AS value FROM {{table}}"  # noqa: S608
+        found: float = self.view.rows(f"FROM ({values}) WHERE value IS NOT NULL ORDER BY value LIMIT 1 OFFSET {rank}")[0][0]
+        return found
+
+    def _num_outside(self, column: str, arguments: Mapping[str, Any]) -> int:
+        """Return the number of values that are not between `min_value` and `max_value`, compared as float64."""
+        low, high = arguments.get("min_value"), arguments.get("max_value")
+        if not all(bound is None or isinstance(bound, int | float) for bound in (low, high)) or (low is None and high is None):
+            raise Unknown
+        if low is not None and high is not None and low > high:
+            raise Unknown
+        value = f"CAST({self._comparable(column)} AS DOUBLE)"
+        below = "false" if low is None else f"{value} {'<=' if arguments.get('strict_min') else '<'} '{float(low)!r}'::DOUBLE"
+        above = "false" if high is None else f"{value} {'>=' if arguments.get('strict_max') else '>'} '{float(high)!r}'::DOUBLE"
+        return int(self._value(f"count(*) FILTER ({below} OR {above})"))
 
     def _by_values(self, metric: Any, column: str) -> Any:
         """Return a metric that follows from the different values of a column and how often each stands there."""
@@ -186,7 +226,7 @@ class ProfileMetrics:
             known = frame[column].notna().to_numpy()
             most = rows[known].max(initial=0)
             return list(frame[column][known & (rows == most)].mode().values)
-        if not name.startswith("column_values.") or not name.endswith(UNEXPECTED) or name not in ROW_WISE:
+        if not name.startswith("column_values.") or not name.endswith(UNEXPECTED):
             raise Unknown
         condition = MetricConfiguration(
             metric_name=f"{name.removesuffix(UNEXPECTED)}.condition",
@@ -201,26 +241,32 @@ class ProfileMetrics:
         profile = self.profiles[column]
         if profile.values is not None and profile.values.held is not None:
             return profile.values.held
-        if profile.numbers is None:
+        if profile.numbers is None or not profile.numbers.has_few_values:
             raise Unknown
-        return _few_numbers(profile.numbers)
+        query = f'SELECT {self._comparable(column)} AS value, count(*) AS "rows" FROM {{table}} GROUP BY 1 ORDER BY 1 NULLS LAST'  # noqa: S608
+        found: pa.Table = self.view.connection.sql(self.view.sql(query)).to_arrow_table()
+        return found
 
 
-def _few_numbers(numbers: NumberColumn) -> pa.Table:
-    """Return the different values of a number column whose histogram tells all of them apart."""
-    whole = numbers.total
-    if whole.histogram.shift or not numbers.is_exact:
-        raise Unknown
-    special = [(math.nan, whole.num_nan), (-math.inf, whole.num_below), (math.inf, whole.num_above)]
-    present = [(value, count) for value, count in special if count]
-    values: list[float | int | None] = [*whole.histogram.lows().tolist(), *(value for value, _ in present)]
-    if numbers.is_integer:
-        values = [None if value is None else int(value) for value in values]
-    rows = [*whole.histogram.counts.tolist(), *(count for _, count in present)]
-    if numbers.num_null:
-        values, rows = [*values, None], [*rows, numbers.num_null]
-    kind = pa.int64() if numbers.is_integer else pa.float64()
-    return pa.table({"value": pa.array(values, kind), "rows": pa.array(rows, pa.int64())})
+def _ranks(count: int, share: float, method: str) -> tuple[list[int], float]:
+    """Return the ranks, one or two, that a quantile of `count` values lies at, and the second's weight, as `numpy.quantile` has them."""
+    place = (count - 1) * share
+    if method == "nearest":
+        return [int(np.around(place))], 0.0
+    low, high = int(np.floor(place)), min(int(np.floor(place)) + 1, count - 1)
+    if method == "lower":
+        return [low], 0.0
+    if method == "higher":
+        return [int(np.ceil(place))], 0.0
+    if method == "midpoint":
+        return [low, high], 0.0 if place == low else 0.5
+    return [low, high], place - low
+
+
+def _between(low: float, high: float, weight: float) -> float:
+    """Return the number between two, as `numpy.quantile` rounds it."""
+    difference = high - low
+    return high - difference * (1 - weight) if weight >= 0.5 else low + difference * weight
 
 
 def _computed(frame: pd.DataFrame, metric: Any) -> Any:
@@ -238,99 +284,11 @@ def _computed(frame: pd.DataFrame, metric: Any) -> Any:
     return found[metric.id]
 
 
-def _num_outside(numbers: NumberColumn, arguments: Mapping[str, Any]) -> int:
-    low, high = arguments.get("min_value"), arguments.get("max_value")
-    if not all(bound is None or isinstance(bound, int | float) for bound in (low, high)) or (low is None and high is None):
-        raise Unknown
-    if low is not None and high is not None and low > high:
-        raise Unknown
-    below = 0 if low is None else numbers.num_less(float(low), or_equal=bool(arguments.get("strict_min")))
-    whole = numbers.total
-    above = 0
-    if high is not None:
-        above = whole.num_values - whole.num_nan - numbers.num_less(float(high), or_equal=not arguments.get("strict_max"))
-    return below + above
-
-
-def _extreme(metrics: ProfileMetrics, column: str, numbers: NumberColumn, *, largest: bool) -> float:
-    whole = numbers.total
-    finite = numbers.maximum if largest else numbers.minimum
-    found = [-math.inf] * bool(whole.num_below) + [math.inf] * bool(whole.num_above) + ([] if finite is None else [finite])
-    if not found:
-        return math.nan
-    value = max(found) if largest else min(found)
-    return float(value) if column in metrics.with_nulls else value
-
-
-def _special(whole: NumberSide) -> float | None:
-    """Return the sum of the infinite numbers of a column, None where there are none."""
-    if whole.num_above and whole.num_below:
-        return math.nan
-    return math.inf if whole.num_above else -math.inf if whole.num_below else None
-
-
-def _mean(numbers: NumberColumn) -> float:
-    whole = numbers.total
-    special = _special(whole)
-    return whole.moments.mean if special is None else special
-
-
-def _sum(metrics: ProfileMetrics, column: str, numbers: NumberColumn) -> float:
-    whole = numbers.total
-    special = _special(whole)
-    if special is not None:
-        return special
-    found = whole.moments.sum
-    if not isinstance(found, int):
-        return found.value
-    if abs(found) > LARGEST_EXACT:
-        raise Unknown
-    return float(found) if column in metrics.with_nulls else found
-
-
-def _deviation(numbers: NumberColumn) -> float:
-    whole = numbers.total
-    count = whole.moments.count
-    if _special(whole) is not None or count < 2:
-        return math.nan
-    return whole.moments.deviation * math.sqrt(count / (count - 1))
-
-
-def _median(metrics: ProfileMetrics, column: str, numbers: NumberColumn) -> float:
-    whole = numbers.total
-    count = whole.num_values - whole.num_nan
-    if not count:
-        return math.nan
-    if not numbers.is_exact:
-        raise Unknown
-    low, high = metrics._at(column, whole, [(count - 1) // 2, count // 2])
-    return low if low == high else (low + high) / 2
-
-
 def _unique_share(metrics: ProfileMetrics, column: str) -> float:
     rows, nulls = metrics.view.facts["rows"], metrics.num_nulls(column)
     return metrics.num_distinct(column) / (rows - nulls) if rows > nulls else 0
 
 
-ROW_WISE: Final = frozenset(
-    f"column_values.{name}{UNEXPECTED}"
-    for name in (
-        "between",
-        "dateutil_parseable",
-        "in_set",
-        "json_parseable",
-        "match_json_schema",
-        "match_regex",
-        "match_regex_list",
-        "match_strftime_format",
-        "not_in_set",
-        "not_match_regex",
-        "not_match_regex_list",
-        "value_length.between",
-        "value_length.equals",
-    )
-)
-"""Conditions on one value."""
 _OF_THE_TABLE: Final[Mapping[str, Callable[[TableView], Any]]] = {
     "table.row_count": lambda view: view.facts["rows"],
     "table.columns": lambda view: view.sound_columns(),
@@ -346,15 +304,18 @@ _GENERAL: Final[Mapping[str, Callable[[ProfileMetrics, str], Any]]] = {
         (metrics.view.facts["rows"] - metrics.num_nulls(column)) / metrics.view.facts["rows"]
     ),
 }
-_OF_NUMBERS: Final[Mapping[str, Callable[[ProfileMetrics, str, NumberColumn, Mapping[str, Any]], Any]]] = {
-    "column.max": lambda metrics, column, numbers, _: _extreme(metrics, column, numbers, largest=True),
-    "column.min": lambda metrics, column, numbers, _: _extreme(metrics, column, numbers, largest=False),
-    "column.mean": lambda metrics, column, numbers, _: _mean(numbers),
-    "column.sum": lambda metrics, column, numbers, _: _sum(metrics, column, numbers),
-    "column.standard_deviation": lambda metrics, column, numbers, _: _deviation(numbers),
-    "column.median": lambda metrics, column, numbers, _: _median(metrics, column, numbers),
-    "column.quantile_values": lambda metrics, column, numbers, arguments: [
-        metrics._quantile(column, numbers, share, arguments["allow_relative_error"]) for share in arguments["quantiles"]
+_AGGREGATES: Final = {
+    "column.max": "max({})",
+    "column.mean": "avg({})",
+    "column.min": "min({})",
+    "column.standard_deviation": "stddev_samp({})",
+    "column.sum": "coalesce(sum({}), 0)",
+}
+"""SQL of the metrics of a number column."""
+_OF_NUMBERS: Final[Mapping[str, Callable[[ProfileMetrics, str, Mapping[str, Any]], Any]]] = {
+    "column.median": lambda metrics, column, _: metrics._median(column),
+    "column.quantile_values": lambda metrics, column, arguments: [
+        metrics._quantile(column, share, arguments["allow_relative_error"]) for share in arguments["quantiles"]
     ],
-    f"column_values.between{UNEXPECTED}": lambda metrics, column, numbers, arguments: _num_outside(numbers, arguments),
+    f"column_values.between{UNEXPECTED}": lambda metrics, column, arguments: metrics._num_outside(column, arguments),
 }

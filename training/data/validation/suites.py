@@ -1,9 +1,8 @@
 """Great Expectations suites of the repository, judged by all rows of a table, never by a sample, and never by all of them in memory.
 
-Great Expectations' own expectations judge numbers that one pass of the rows found (`suite_profile`), or the sum of what they find in
-batches of rows (`suite_batches`). Some need all rows at a time; those are held to `validate.memory`. Their validator is used below
-`ValidationDefinition.run`: that one stores its result, and cannot store one of an expectation on quantiles (numpy's booleans are not
-JSON); and `Batch.validate` hashes the whole frame twice.
+Great Expectations' own expectations judge numbers that DuckDB or the pass of the columns found (`suite_profile`), or the sum of what they
+find in batches of rows (`suite_batches`). Some need all rows at a time, as one batch; those are held to `validate.memory`. Neither a data
+context nor its validator is used: two expectations on quantiles of a column would both be judged by those of the first.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NotRequired, TypedDict
 
@@ -20,16 +19,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from training.contracts import JsonObject
-from training.data.validation.column_statistics import ColumnProfile, Wanted
+from training.data.validation.column_statistics import ColumnProfile
 from training.data.validation.results import CheckResult
 from training.data.validation.snapshot_view import TableView, rows_bytes
 from training.data.validation.suite_batches import EXAMPLES, judge_batches, metrics_of, result_of_metrics
-from training.data.validation.suite_frames import judged_as, widened
 from training.data.validation.suite_kinds import (
     ADDITIVE,
-    BETWEEN,
     OF_A_BATCH,
-    QUANTILES,
     REPEATED,
     SHIPPED_EXPECTATIONS,
     WITHOUT_VALUES,
@@ -92,16 +88,6 @@ def load_suite(name: str, folder: Path | None = None) -> Suite:
     return suite
 
 
-def run_suite(suite: Suite, frame: pd.DataFrame, *, name: str, table: str) -> list[CheckResult]:
-    """Judge all rows of `frame` by a suite; return one result per expectation, in the suite's order.
-
-    Raises:
-        SpecError: `suite.invalid`, as `SuiteJudge`.
-    """
-    types = {str(column): "float" if dtype == "float32" else None for column, dtype in frame.dtypes.items()}
-    return SuiteJudge(suite, name=name, table=table, types=types).judge_frame(frame)
-
-
 class SuiteJudge:
     """Judges a table by a suite.
 
@@ -110,26 +96,21 @@ class SuiteJudge:
 
     Args:
         name: of the suite, for messages.
-        types: column that can be read to the type that the YAML names, None if that is not known.
+        types: column that can be read to the type that the YAML names.
 
     Raises:
         SpecError: `suite.invalid`: Great Expectations does not know an expectation or an argument.
     """
 
-    def __init__(self, suite: Suite, *, name: str, table: str, types: Mapping[str, str | None]) -> None:
+    def __init__(self, suite: Suite, *, name: str, table: str, types: Mapping[str, str]) -> None:
         with lean_imports(deferred=DEFERRED, absent=ABSENT):
             # A second of CPU even so, which a pipeline without suites does not pay.
-            import great_expectations as gx
-            from great_expectations.data_context.types.base import ProgressBarsConfig
+            import great_expectations  # noqa: F401
 
         self._given = suite["expectations"]
         for expectation in self._given:
             _require_bounded(expectation, name)
         self._name, self._table, self._columns = name, table, list(types)
-        context = gx.get_context(mode="ephemeral")
-        context.variables.progress_bars = ProgressBarsConfig(globally=False)
-        asset = context.data_sources.add_pandas("snapshot").add_dataframe_asset(table)
-        self._definition = asset.add_batch_definition_whole_dataframe("rows")
         judged = judged_as(self._given, [column for column, kind in types.items() if kind == "float"])
         prepared = self._prepared(judged).expectations
         self._expectations: dict[int, Any] = {expectation.meta["position"]: expectation for expectation in prepared}
@@ -141,19 +122,10 @@ class SuiteJudge:
         self._results: dict[int, CheckResult] = {}
 
     @property
-    def wanted(self) -> Wanted:
-        """What the profile of the columns must hold."""
-        cuts: dict[str, list[float]] = {}
-        values: set[str] = set()
-        for expectation in self._expectations.values():
-            arguments = expectation.configuration.kwargs
-            column = arguments.get("column")
-            if column in self._columns:
-                values.add(column)
-            if column in self._columns and expectation.configuration.type == BETWEEN:
-                bounds = (arguments.get("min_value"), arguments.get("max_value"))
-                cuts.setdefault(column, []).extend(float(bound) for bound in bounds if isinstance(bound, int | float))
-        return Wanted(cuts=cuts, values=frozenset(values))
+    def columns_judged(self) -> frozenset[str]:
+        """The columns of which an expectation says something by themselves."""
+        named = {expectation.configuration.kwargs.get("column") for expectation in self._expectations.values()}
+        return frozenset(named) & frozenset(self._columns)
 
     def refuse_too_large(self, view: TableView, limit_bytes: int) -> None:
         """Refuse expectations that need all rows in memory, where that is more than the limit; before anything is read.
@@ -164,12 +136,6 @@ class SuiteJudge:
         for number, expectation in self._expectations.items():
             if self._reads[number] and needs_all_rows(expectation):
                 self._check_size(view, number, limit_bytes)
-
-    def judge_frame(self, frame: pd.DataFrame) -> list[CheckResult]:
-        """Judge all by a frame with all columns and rows; return one result per expectation, in the suite's order."""
-        self._run([number for number, reads in self._reads.items() if reads], widened(frame))
-        self._run([number for number, reads in self._reads.items() if not reads], _without_values(self._columns, len(frame)))
-        return self._in_order()
 
     def judge(self, view: TableView, profiles: Mapping[str, ColumnProfile], limit_bytes: int) -> list[CheckResult]:
         """Judge all by the profile of a table with rows; what it does not say by batches of rows, the rest by all rows.
@@ -187,12 +153,12 @@ class SuiteJudge:
         for number in self._missing():
             self._by_profile(number, metrics)
         # Of columns that are not there: an error for any rows.
-        self._run([number for number in self._missing() if not self._reads[number]], _without_values(self._columns, view.facts["rows"]))
+        self._by_batches([number for number in self._missing() if not self._reads[number]], [_without_rows(self._columns)])
         for numbers in self._of_equal_columns([number for number in self._missing() if self._type(number) in ADDITIVE]):
-            self._by_batches(numbers, view, metrics)
+            self._by_batches(numbers, (metrics.frame(chunk) for chunk in view.chunks(self._columns_of(numbers))))
         for numbers in self._of_equal_columns(self._missing()):
             self._check_size(view, numbers[0], limit_bytes)
-            self._run(numbers, metrics.frame(pa.concat_tables(view.chunks(self._columns_of(numbers)))))
+            self._by_batches(numbers, [metrics.frame(pa.concat_tables(view.chunks(self._columns_of(numbers))))])
         return self._in_order()
 
     def _by_profile(self, number: int, metrics: ProfileMetrics) -> None:
@@ -215,21 +181,9 @@ class SuiteJudge:
             }
             self._add(number, result_of_metrics(expectation, examples, None))
 
-    def _by_batches(self, numbers: list[int], view: TableView, metrics: ProfileMetrics) -> None:
-        batches = (metrics.frame(chunk) for chunk in view.chunks(self._columns_of(numbers)))
+    def _by_batches(self, numbers: Sequence[int], batches: Iterable[pd.DataFrame]) -> None:
         for number, result in zip(numbers, judge_batches([self._expectations[number] for number in numbers], batches), strict=True):
             self._add(number, result)
-
-    def _run(self, numbers: Sequence[int], frame: pd.DataFrame) -> None:
-        from great_expectations.validator.v1_validator import Validator
-
-        # Two expectations on quantiles of a column would both be judged by the quantiles of the first.
-        alone = [[number] for number in numbers if self._type(number) == QUANTILES]
-        for some in [[number for number in numbers if [number] not in alone], *alone]:
-            if some:
-                validator = Validator(self._definition, batch_parameters={"dataframe": frame}, result_format="SUMMARY")
-                for result in validator.validate_expectation_suite(self._suite_of(some)).results:
-                    self._add(result.expectation_config.meta["position"], result)
 
     def _add(self, number: int, result: Any) -> None:
         self._results[number] = result_of(result, self._given[number]["kwargs"], table=self._table)
@@ -262,11 +216,6 @@ class SuiteJudge:
         message = f"table {shown(self._table)}: {what}, and validate.memory is {limit_bytes / MIB:,.0f} MiB"
         raise _refused("suite.memory", self._name, message, f"use {nearest_supported(kind)}, or raise validate.memory")
 
-    def _suite_of(self, numbers: Sequence[int]) -> Any:
-        import great_expectations as gx
-
-        return gx.ExpectationSuite(name=self._name, expectations=[self._expectations[number] for number in numbers])
-
     def _prepared(self, expectations: Sequence[Expectation]) -> Any:
         """Return a suite of Great Expectations; each expectation's meta holds its position in the file."""
         import great_expectations as gx
@@ -296,12 +245,28 @@ def _reads(expectation: Any, columns: Sequence[str]) -> frozenset[str]:
     return frozenset(named) & frozenset(columns) if isinstance(expectation, of_its_columns) else frozenset(columns)
 
 
-def _without_values(columns: Sequence[str], num_rows: int) -> pd.DataFrame:
-    """Return a frame with these columns and rows whose values are one byte in all."""
+def _without_rows(columns: Sequence[str]) -> pd.DataFrame:
     import pandas as pd
 
-    zeros = np.broadcast_to(np.int8(0), num_rows)
-    return pd.DataFrame(dict.fromkeys(columns, zeros), index=pd.RangeIndex(num_rows), copy=False)
+    return pd.DataFrame(columns=list(columns))
+
+
+def judged_as(expectations: Sequence[Expectation], narrow: Collection[str]) -> list[Expectation]:
+    """Return expectations that judge widened numbers as they would have judged the narrow ones.
+
+    A bound of a 32-bit column is compared as the 32-bit number that it is nearest to: 0.01 is met by a stored 0.01.
+
+    Args:
+        narrow: the columns of type `float`.
+    """
+    judged: list[Expectation] = []
+    for expectation in expectations:
+        arguments: dict[str, Any] = dict(expectation.get("kwargs", {}))
+        if arguments.get("column") in narrow:
+            bounds = {name: arguments.get(name) for name in ("min_value", "max_value")}
+            arguments |= {name: float(np.float32(bound)) for name, bound in bounds.items() if isinstance(bound, int | float)}
+        judged.append({**expectation, "kwargs": arguments})
+    return judged
 
 
 def _require_bounded(expectation: Expectation, name: str) -> None:

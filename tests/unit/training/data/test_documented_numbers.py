@@ -41,7 +41,7 @@ GUIDE = (CHECKOUT / "docs" / "data.md").read_text(encoding="utf-8")
         ("128 buckets when absent, at most 1,024", MAX_TEXT_BUCKETS, 1024),
         ("Without the key, a share above 10 % causes a warning", WARN_SHARE, 0.1),
         ("Of a table with more than `--size` (256MiB)", check_data.SIZE, "256MiB"),
-        ("sorts by chunks of 65,536 rows", CHUNK_ROWS, 65_536),
+        ("otherwise batches of 65,536 rows", CHUNK_ROWS, 65_536),
         ("texts with more than 100,000 different values", MAX_HELD, 100_000),
         ("`validate.memory` (default 1 GiB;", DEFAULT_MEMORY, 1024 * MIB),
         ("up to 512 values of a text column", MAX_FREQUENT, 512),

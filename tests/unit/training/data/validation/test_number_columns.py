@@ -1,23 +1,18 @@
-"""Histograms, moments and ranks of numbers: exact, and the same for any order and division of the rows."""
+"""Histograms and moments of numbers: exact, and the same for any order and division of the rows."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from tests.unit.training.data.validation.judged_tables import view_of
 from training.data.exact_moments import ExactMoments
-from training.data.validation import order_statistics, snapshot_view
-from training.data.validation.column_statistics import profile
 from training.data.validation.integer_moments import IntegerMoments
 from training.data.validation.key_histogram import MAX_BINS, KeyHistogram, aligned, keys_of, values_of
 from training.data.validation.number_columns import NumberColumn
-from training.data.validation.order_statistics import between, quantile, values_at
 
 RNG = np.random.default_rng(7)
 SAMPLES = {
@@ -123,30 +118,6 @@ def test_moments_of_narrow_numbers_are_those_of_the_same_wide_ones() -> None:
     assert (narrow.mean, narrow.deviation) == (wide.mean, wide.deviation)
 
 
-@pytest.mark.parametrize("method", ["linear", "lower", "higher", "midpoint", "nearest"])
-@pytest.mark.parametrize("share", [0.0, 0.1, 0.25, 0.5, 0.77, 1.0])
-def test_quantiles_are_those_of_numpy(method: str, share: float) -> None:
-    values = np.sort(RNG.normal(size=38))
-    ranks, weight = quantile(len(values), share, method)
-    found = values[ranks[0]] if len(ranks) == 1 else between(values[ranks[0]], values[ranks[1]], weight)
-    assert found == np.quantile(values, share, method=method)  # type: ignore[call-overload]
-
-
-@pytest.mark.parametrize("name", SAMPLES)
-def test_values_by_rank_are_exact_with_little_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setattr(snapshot_view, "CHUNK_ROWS", 1000)
-    monkeypatch.setattr(order_statistics, "MAX_COLLECTED", 50)
-    values = SAMPLES[name]
-    # Most rows in few bins: a range that must be divided.
-    values = np.concatenate([values, values[0] + np.abs(values[0]) * 1e-12 * np.arange(3000)])
-    with_special = pa.array([None, math.inf, -math.inf, math.nan, *np.random.default_rng(1).permutation(values)], pa.float64())
-    view = view_of(tmp_path, pa.table({"x": with_special}), {"x": "double"}, files=3)
-    numbers = profile(view, (0, 1))["x"].numbers
-    assert numbers is not None
-    ranks = [0, 1, len(values) // 10, len(values) // 2, len(values) - 1]
-    assert values_at(view, "x", list(dict.fromkeys(ranks)), numbers.total.histogram) == np.sort(values)[list(dict.fromkeys(ranks))].tolist()
-
-
 @pytest.mark.parametrize(
     ("kind", "values"),
     [
@@ -158,15 +129,11 @@ def test_values_by_rank_are_exact_with_little_memory(tmp_path: Path, monkeypatch
     ],
     ids=["halves", "no finite number", "years", "wide", "narrow"],
 )
-def test_a_column_counts_its_numbers_as_one_comparison_after_the_other(kind: str, values: np.ndarray) -> None:
+def test_a_column_counts_its_numbers_and_finds_their_ends(kind: str, values: np.ndarray) -> None:
     finite = values[np.isfinite(values)] if values.dtype.kind == "f" else values
-    cuts = [-2_000.0, -4.5, -0.25, 0.0, 4.0, *(float(end) for end in (finite.min(), finite.max()) if len(finite))] if len(finite) else [0.0]
-    column = NumberColumn(kind, cuts)
+    column = NumberColumn(kind)
     for part in np.array_split(values, 3):
         column.add(pa.chunked_array([pa.array(part)]), None)
-    for cut in cuts:
-        found = (column.num_less(cut, or_equal=False), column.num_less(cut, or_equal=True))
-        assert found == (np.count_nonzero(values.astype(float) < cut), np.count_nonzero(values.astype(float) <= cut))
     counts = column.total.counts()
     is_nan = np.isnan(values.astype(float))
     assert (counts.num_below, counts.num_above, counts.num_missing) == ((values == -np.inf).sum(), (values == np.inf).sum(), is_nan.sum())

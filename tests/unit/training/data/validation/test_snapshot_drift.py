@@ -17,7 +17,7 @@ from scipy.spatial.distance import jensenshannon
 from tests.unit.training.data.validation.test_drift import view
 from training.contracts import canonical_json
 from training.data.validation.column_profiles import Tables, counts_of, tables_of, to_json
-from training.data.validation.column_statistics import Wanted, profile
+from training.data.validation.column_statistics import profile
 from training.data.validation.drift_checks import Earlier, compare
 from training.data.validation.results import CheckResult
 from training.data.validation.snapshot_checks import _named
@@ -31,7 +31,7 @@ SPAN_US = (round(START.timestamp() * 1e6), round((START + timedelta(days=10)).ti
 def counted(folder: Path, columns: dict[str, Any], named: dict[str, list[str]] | None = None) -> tuple[Any, dict[str, dict[str, int]]]:
     folder.mkdir()
     opened = view(folder, columns)
-    profiles = profile(opened, SPAN_US, Wanted(named=named or {}))
+    profiles = profile(opened, SPAN_US, named=named)
     return counts_of(opened, profiles), {name: column.values.named for name, column in profiles.items() if column.values is not None}
 
 

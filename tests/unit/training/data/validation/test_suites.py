@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from datetime import date
 from pathlib import Path
@@ -14,9 +15,9 @@ import pyarrow as pa
 import pytest
 
 from devstack.shop import make_day
-from tests.unit.training.data.validation.judged_tables import judged, view_of
+from tests.unit.training.data.validation.judged_tables import judged, judged_frame, view_of
 from training.data.validation.results import CheckResult
-from training.data.validation.suites import load_suite, run_suite, suites_folder
+from training.data.validation.suites import load_suite, suites_folder
 from training.errors import SpecError
 
 Frame = pd.DataFrame
@@ -140,7 +141,7 @@ SHIPPED = sorted(path.relative_to(suites_folder({})).with_suffix("").as_posix() 
 
 
 def run(name: str, frame: Frame) -> list[CheckResult]:
-    return run_suite(load_suite(name), frame, name=name, table=name.rsplit("/", 1)[-1])
+    return judged_frame(load_suite(name)["expectations"], frame)  # type: ignore[arg-type]
 
 
 def full_type(kind: str) -> str:
@@ -171,10 +172,6 @@ def test_a_mutated_column_breaks_its_expectation_alone(name: str, kind: str, col
     assert not broken[0].observed.startswith("not evaluated")
 
 
-def suite(*expectations: dict[str, Any]) -> dict[str, Any]:
-    return {"name": "s", "expectations": list(expectations)}
-
-
 def not_null(column: str, **more: Any) -> dict[str, Any]:
     return {"type": "expect_column_values_to_not_be_null", "kwargs": {"column": column}, **more}
 
@@ -182,7 +179,7 @@ def not_null(column: str, **more: Any) -> dict[str, Any]:
 def test_an_expectation_that_cannot_be_evaluated_has_failed_regardless_of_its_severity() -> None:
     frame = pd.DataFrame({"x": [1, 2], "t": pd.to_datetime(["2026-01-01", "2026-01-02"], utc=True)})
     older = {"type": "expect_column_values_to_be_between", "kwargs": {"column": "t", "min_value": "2025-01-01"}, "severity": "info"}
-    results = run_suite(suite(not_null("gone", severity="warning"), older, not_null("x")), frame, name="s", table="t")
+    results = judged_frame([not_null("gone", severity="warning"), older, not_null("x")], frame)
     assert [check.status for check in results] == ["failed", "failed", "passed"]
     assert all(check.observed.startswith("not evaluated: ") for check in results[:2])
 
@@ -192,7 +189,7 @@ def test_an_expectation_on_quantiles_is_judged_like_any_other() -> None:
         ranges = {"quantiles": [0.5], "value_ranges": [[low, high]]}
         return {"type": "expect_column_quantile_values_to_be_between", "kwargs": {"column": "x", "quantile_ranges": ranges}}
 
-    results = run_suite(suite(quantiles(0, 5), quantiles(7, 9)), pd.DataFrame({"x": [1.0, 2.0, 3.0]}), name="s", table="t")
+    results = judged_frame([quantiles(0, 5), quantiles(7, 9)], pd.DataFrame({"x": [1.0, 2.0, 3.0]}))
     assert [check.status for check in results] == ["passed", "failed"]
     assert json.dumps([check.observed for check in results])
 
@@ -204,18 +201,16 @@ def test_narrow_numbers_are_compared_as_what_they_are() -> None:
         return {"type": "expect_column_values_to_be_between", "kwargs": {"column": column, "min_value": low, "max_value": high}}
 
     expectations = (between("x", 0.01, 0.1), between("x", 0.010001, 0.1), between("n", -128, 127), between("n", -127, 1000))
-    results = run_suite(suite(*expectations), frame, name="s", table="t")
+    results = judged_frame([*expectations], frame)
     assert [check.status for check in results] == ["passed", "failed", "passed", "failed"]
     assert results[0].allowed == "min_value 0.01, max_value 0.1"
 
 
 def test_severity_decides_between_failure_and_warning() -> None:
     frame = pd.DataFrame({"x": [1.0, None]})
-    named = [
-        run_suite(suite(not_null("x", severity=severity)), frame, name="s", table="t")[0] for severity in ("critical", "warning", "info")
-    ]
+    named = [judged_frame([not_null("x", severity=severity)], frame)[0] for severity in ("critical", "warning", "info")]
     assert [check.status for check in named] == ["failed", "warned", "warned"]
-    assert run_suite(suite(not_null("x")), frame, name="s", table="t")[0].status == "failed"
+    assert judged_frame([not_null("x")], frame)[0].status == "failed"
 
 
 @pytest.mark.parametrize(
@@ -240,7 +235,7 @@ def test_a_suite_that_cannot_be_read_is_refused(tmp_path: Path, content: str | N
 )
 def test_an_expectation_that_is_unknown_is_refused(expectation: dict[str, Any]) -> None:
     with pytest.raises(SpecError) as caught:
-        run_suite(suite(expectation), pd.DataFrame({"x": [1]}), name="s", table="t")
+        judged_frame([expectation], pd.DataFrame({"x": [1]}))
     assert caught.value.code == "suite.invalid"
 
 
@@ -257,7 +252,7 @@ def test_an_expectation_that_is_unknown_is_refused(expectation: dict[str, Any]) 
 def test_a_regular_expression_that_may_never_end_is_refused_before_a_row_is_read(kind: str, arguments: dict[str, Any]) -> None:
     expectation = {"type": f"expect_column_values_to_{kind}", "kwargs": {"column": "x", **arguments}}
     with pytest.raises(SpecError) as caught:
-        run_suite(suite(expectation), pd.DataFrame({"x": ["a" * 60 + "!"]}), name="s", table="t")
+        judged_frame([expectation], pd.DataFrame({"x": ["a" * 60 + "!"]}))
     assert caught.value.code == "suite.regex"
     assert caught.value.problems[0].hint
 
@@ -278,5 +273,18 @@ def test_two_expectations_on_quantiles_of_a_column_are_judged_by_their_own() -> 
         return {"type": "expect_column_quantile_values_to_be_between", "kwargs": {"column": "x", "quantile_ranges": ranges}}
 
     frame = pd.DataFrame({"x": np.arange(11)})
-    found = run_suite(suite(quantile(0.1, 1), quantile(0.9, 9), not_null("x")), frame, name="s", table="t")
+    found = judged_frame([quantile(0.1, 1), quantile(0.9, 9), not_null("x")], frame)
     assert [check.status for check in found] == ["passed"] * 3
+
+
+@pytest.mark.parametrize("method", ["linear", "lower", "higher", "midpoint", "nearest"])
+def test_quantiles_of_the_numbers_of_a_column_are_those_of_numpy(method: str) -> None:
+    values, shares = np.random.default_rng(7).normal(size=38), [0.0, 0.1, 0.25, 0.5, 0.77, 1.0]
+    exact = [[found, found] for found in np.quantile(values, shares, method=method).tolist()]  # type: ignore[call-overload]
+    ranges = {"quantiles": shares, "value_ranges": exact}
+    arguments = {"column": "x", "quantile_ranges": ranges, "allow_relative_error": method}
+    quantiles = {"type": "expect_column_quantile_values_to_be_between", "kwargs": arguments}
+    middle = {"column": "x", "min_value": np.median(values), "max_value": np.median(values)}
+    median = {"type": "expect_column_median_to_be_between", "kwargs": middle}
+    found = judged_frame([quantiles, median], pd.DataFrame({"x": [math.nan, *values, math.nan]}))
+    assert [check.status for check in found] == ["passed"] * 2

@@ -11,15 +11,10 @@ import pyarrow as pa
 import pytest
 
 from tests.unit.training.data.validation.generated_suites import expectations, table
-from tests.unit.training.data.validation.judged_tables import judged, view_of
-from training.data.validation import order_statistics, snapshot_view, value_columns
+from tests.unit.training.data.validation.judged_tables import judged, judged_by_great_expectations, view_of
+from training.data.validation import snapshot_view, value_columns
 from training.data.validation.results import CheckResult
-from training.data.validation.suites import run_suite
 from training.errors import SpecError
-
-
-def by_all_rows(rows: pa.Table, suite: list[dict[str, Any]]) -> list[CheckResult]:
-    return run_suite({"expectations": suite}, rows.to_pandas(), name="s", table="t")  # type: ignore[typeddict-item]
 
 
 def assert_equal(found: list[CheckResult], expected: list[CheckResult], suite: list[dict[str, Any]]) -> None:
@@ -32,9 +27,8 @@ def assert_equal(found: list[CheckResult], expected: list[CheckResult], suite: l
 
 
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a few rows be many: chunks, histograms and ranges that must be divided."""
+    """Let a few rows be many: chunks and histograms that must be divided."""
     monkeypatch.setattr(snapshot_view, "CHUNK_ROWS", 7)
-    monkeypatch.setattr(order_statistics, "MAX_COLLECTED", 3)
     monkeypatch.setattr("training.data.validation.key_histogram.MAX_BINS", 8)
     monkeypatch.setattr(value_columns, "MAX_HELD", 12)
 
@@ -47,7 +41,7 @@ def compare(folder: Path, seeds: range) -> int:
         rows, kinds = table(rng)
         suite = expectations(rng, rows, kinds)
         found = judged(view_of(folder / str(seed), rows, kinds, files=int(rng.integers(1, 4))), suite)
-        assert_equal(found, by_all_rows(rows, suite), suite)
+        assert_equal(found, judged_by_great_expectations(suite, rows.to_pandas()), suite)
         count += len(found)
     return count
 
