@@ -70,11 +70,11 @@ class FitResult:
     weights: bytes
     architecture: Mapping[str, object]
     """JSON that `Family.load` needs besides the weights."""
-    best_epoch: int
-    validation_loss: float
-    history: Sequence[Mapping[str, float]]
+    best_epoch: int = 0
+    validation_loss: float = 0.0
+    history: Sequence[Mapping[str, float]] = ()
     """One entry per epoch; no clock in it."""
-    num_steps: int
+    num_steps: int = 0
     scalars: Mapping[str, Scalar] = field(default_factory=dict)
 
 

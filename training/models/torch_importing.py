@@ -44,10 +44,6 @@ def imported_weights(family: TorchFamily, artifact: Artifact) -> FitResult:
         weights_name="weights.safetensors",
         weights=save({name: tensor.contiguous() for name, tensor in sorted(weights.items())}),
         architecture=architecture,
-        best_epoch=0,
-        validation_loss=0.0,
-        history=(),
-        num_steps=0,
     )
 
 

@@ -6,9 +6,11 @@ Nothing of the artifact is unpickled, and nothing is committed before the model 
 from __future__ import annotations
 
 import difflib
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -18,11 +20,12 @@ from training.data.classes import Classes
 from training.data.dataset import meta_of
 from training.data.dataset_reader import DatasetReader
 from training.data.joins import LABEL
+from training.data.shard_format import FeatureEntry
 from training.data.transforms import FittedTransforms
 from training.data.transforms_file import malformed
 from training.errors import DataError, NightshiftError, shown
-from training.format import figure
-from training.models.base import Artifact, FitResult, load_family
+from training.models.base import Artifact, FitResult
+from training.models.importing import load_apart, unscored
 from training.runtime.runner import StageContext
 from training.spec.rules.leakage import Lateness
 from training.spec.schedule import parse_as_of
@@ -32,9 +35,6 @@ TRANSFORMS_NAME: Final = "transforms.json"
 TRIED_ROWS: Final = 256
 """Rows of the validation split that a model must be able to score before it is taken."""
 MAX_NAMED: Final = 10
-SUM_TOLERANCE: Final = 1e-3
-DEPENDENCE_TOLERANCE: Final = 1e-3
-"""Share of a score. Products of matrices of other sizes round otherwise, by less than a thousandth of this."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,17 +70,11 @@ def import_model(context: StageContext, dataset: Manifest) -> Imported:
             _check_columns(context, fitted, reader)
     except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, RecursionError) as err:
         raise malformed(err) from err
+    features: list[FeatureEntry] = [{"name": cell.name, "dtype": cell.dtype, "cardinality": cell.cardinality} for cell in fitted.layout]
     num_classes = _num_classes(context, dataset, reader)
-    with context.timed("import"):
-        result = load_family(spec.train.model).imported(
-            Artifact(
-                path=path,
-                spec=spec,
-                features=[{"name": cell.name, "dtype": cell.dtype, "cardinality": cell.cardinality} for cell in fitted.layout],
-                num_classes=num_classes,
-            )
-        )
-        _check_scores(context, result, fitted, reader, num_classes)
+    with context.timed("import"), tempfile.TemporaryDirectory(dir=context.folder) as folder:
+        asked = Artifact(path=path, spec=spec, features=features, num_classes=num_classes)
+        result = load_apart(asked, _cells(fitted, reader), Path(folder), context.request.code_files)
     return Imported(result=result, transforms=transforms, registered=dict(artifact.meta))
 
 
@@ -122,50 +116,16 @@ def _num_classes(context: StageContext, dataset: Manifest, reader: DatasetReader
     return num_classes(np.concatenate([labels[reader.numbers(split)] for split in ("train", "validation")]))
 
 
-def _check_scores(
-    context: StageContext, result: FitResult, fitted: FittedTransforms, reader: DatasetReader, num_classes: int | None
-) -> None:
-    """Have the model score some rows: what the evaluation would stumble over in an hour is found now."""
-    folder = context.folder / "tried"
-    folder.mkdir()
-    (folder / result.weights_name).write_bytes(result.weights)
-    scorer = load_family(context.spec.train.model).load(folder, result.architecture)
+def _cells(fitted: FittedTransforms, reader: DatasetReader) -> NDArray[np.int32]:
+    """Return the input of some rows, [n, features], with which the model is tried."""
     names = fitted.inputs(serving=True)
     rows = reader.rows_numbered(reader.numbers("validation")[:TRIED_ROWS], names or reader.schema.names[:1])
     try:
-        scores = scorer(fitted.apply(rows, serving=True))
-        # Every second row in the reverse order: other rows beside each, and another number of them.
-        others = scorer(fitted.apply(rows.iloc[1::2].iloc[::-1], serving=True))[::-1]
+        return fitted.apply(rows, serving=True).cells
     except NightshiftError:
         raise
-    except Exception as err:  # There is no list of what libraries raise for a file from outside.
-        words = f"{type(err).__name__}: {next(iter(str(err).splitlines()), '')[:300]}"
-        hint = "score some rows of the pipeline with it, more than one at a time, where it was made"
-        raise DataError("artifact.scores", f"{len(rows)} rows of the validation split cannot be scored: {words}", hint=hint) from err
-    fault = _fault(scores, len(rows), context.spec.evaluate.task, num_classes) or _dependence(scores[1::2], others)
-    if fault:
-        raise DataError("artifact.scores", f"on {len(rows)} rows of the validation split, {fault}", hint="its output does not fit the task")
-
-
-def _fault(scores: NDArray[np.float64], num_rows: int, task: str, num_classes: int | None) -> str:
-    """Return what is wrong with the scores, or nothing."""
-    wanted = (num_rows,) if num_classes is None else (num_rows, num_classes)
-    if scores.shape != wanted:
-        return f"its scores have the shape {list(scores.shape)}, needed: {list(wanted)}"
-    if not np.isfinite(scores).all():
-        return f"{int((~np.isfinite(scores)).sum())} scores are not finite"
-    if task in ("binary", "multiclass") and (scores.min(initial=0) < 0 or scores.max(initial=0) > 1):
-        return f"its scores are from {figure(scores.min())} to {figure(scores.max())}, and probabilities from 0 to 1"
-    if num_classes is not None and len(scores) and np.abs(scores.sum(axis=1) - 1).max() > SUM_TOLERANCE:
-        return "the probabilities of a row do not add up to 1"
-    return ""
-
-
-def _dependence(scores: NDArray[np.float64], others: NDArray[np.float64]) -> str:
-    """Return what is wrong where the scores of the same rows differ beside other rows, or nothing."""
-    if np.allclose(scores, others, rtol=DEPENDENCE_TOLERANCE, atol=DEPENDENCE_TOLERANCE * np.abs(scores).max(initial=0)):
-        return ""
-    return "the score of a row is another one beside other rows, or each time: no evaluation says what it would be in service"
+    except Exception as err:  # Transforms from outside have SQL of their own.
+        raise unscored(len(rows), err) from err
 
 
 def _named(names: Sequence[str]) -> str:

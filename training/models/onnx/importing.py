@@ -1,12 +1,9 @@
-"""Takes in a model in ONNX: one graph of standard operators in one file, whose input is the pipeline's cells.
-
-A graph may name files beside it and functions of libraries: both are refused before onnxruntime reads it.
-"""
+"""Takes in a model in ONNX: a graph in one file, whose input is the pipeline's cells. What it is of is asked of onnxruntime."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,30 +13,17 @@ from onnxruntime.capi import onnxruntime_pybind11_state as states
 from training.errors import DataError, shown
 from training.models.base import Artifact, FitResult
 from training.models.onnx.module import WEIGHTS, session_of
-from training.models.onnx.protobuf import fields
 
-DOMAINS: Final = ("", "ai.onnx", "ai.onnx.ml")
-"""Of operators that the standard defines."""
-ENDLESS: Final = ("Loop",)
-"""Operators that a graph may repeat for ever."""
-MIN_OPSET: Final = 7
-MAX_DEPTH: Final = 16
 MAX_REASONS: Final = 10
 FLOATS: Final = ("tensor(float)", "tensor(double)")
 _SOURCE_LINE: Final = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : (/onnxruntime_src/\S+ .*?\) )?")
 """What onnxruntime's messages begin with."""
+_NEEDS_MORE: Final = re.compile(r"External data|No opset import for domain|not a registered function|an implementation for")
+"""What they say of a graph that needs other files, or operators that there are not."""
 _UNREADABLE: Final = (
     *(states.Fail, states.InvalidGraph, states.InvalidProtobuf, states.InvalidArgument, states.NotImplemented),
     *(RuntimeError, UnicodeDecodeError),
 )
-# Numbers of the fields in onnx.proto, which never change.
-_MODEL_GRAPH, _MODEL_OPSET, _MODEL_FUNCTIONS = 7, 8, 25
-_OPSET_DOMAIN, _OPSET_VERSION = 1, 2
-_GRAPH_NODE, _GRAPH_TENSOR, _GRAPH_SPARSE = 1, 5, 15
-_NODE_OPERATOR, _NODE_ATTRIBUTE, _NODE_DOMAIN = 4, 5, 7
-_ATTRIBUTE_TENSORS, _ATTRIBUTE_GRAPHS, _ATTRIBUTE_SPARSE = (5, 10), (6, 11), (22, 23)
-_TENSOR_EXTERNAL, _TENSOR_LOCATION = 13, 14
-_SPARSE_TENSORS = (1, 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,102 +48,15 @@ def imported_graph(artifact: Artifact) -> FitResult:
     """
     data = artifact.path.read_bytes()
     try:
-        reasons = sorted(set(_foreign(memoryview(data))))
-    except (ValueError, TypeError, UnicodeDecodeError) as err:
-        raise _malformed(str(err)) from err
-    if reasons:
-        more = f"; and {len(reasons) - MAX_REASONS} more" if len(reasons) > MAX_REASONS else ""
-        message = f"the graph needs what is not in it: {'; '.join(reasons[:MAX_REASONS])}{more}"
-        raise DataError("artifact.operator", message, hint="export it with standard operators, and its weights in the file")
-    try:
         architecture = _architecture(session_of(data), artifact)
     except _UNREADABLE as err:
-        raise _malformed(_SOURCE_LINE.sub("", str(err).splitlines()[0])[:300]) from err
-    return FitResult(
-        weights_name=WEIGHTS,
-        weights=data,
-        architecture=architecture,
-        best_epoch=0,
-        validation_loss=0.0,
-        history=(),
-        num_steps=0,
-    )
-
-
-def _foreign(model: memoryview) -> Iterator[str]:
-    """Yield what a model needs besides its own file and the standard's operators.
-
-    Raises:
-        ValueError: it is no model.
-    """
-    graphs = 0
-    for number, value in fields(model):
-        if number == _MODEL_FUNCTIONS:
-            yield "functions of its own"
-        elif number == _MODEL_OPSET:
-            yield from _opset(_bytes(value))
-        elif number == _MODEL_GRAPH:
-            graphs += 1
-            yield from _of_graph(_bytes(value), 0)
-    if graphs != 1:
-        raise ValueError(f"it has {graphs} graphs")
-
-
-def _opset(opset: memoryview) -> Iterator[str]:
-    found = dict(fields(opset))
-    domain = _text(found.get(_OPSET_DOMAIN, memoryview(b"")))
-    version = found.get(_OPSET_VERSION, 0)
-    if domain in ("", "ai.onnx") and isinstance(version, int) and version < MIN_OPSET:
-        yield f"the operators of opset {version}: {MIN_OPSET} or later can be read"
-
-
-def _of_graph(graph: memoryview, depth: int) -> Iterator[str]:
-    if depth > MAX_DEPTH:
-        raise ValueError(f"its graphs are nested more than {MAX_DEPTH} deep")
-    for number, value in fields(graph):
-        if number == _GRAPH_NODE:
-            yield from _of_node(_bytes(value), depth)
-        elif number == _GRAPH_TENSOR:
-            yield from _of_tensor(_bytes(value))
-        elif number == _GRAPH_SPARSE:
-            yield from _of_sparse(_bytes(value))
-
-
-def _of_node(node: memoryview, depth: int) -> Iterator[str]:
-    operator, domain = "", ""
-    for number, value in fields(node):
-        if number == _NODE_OPERATOR:
-            operator = _text(value)
-        elif number == _NODE_DOMAIN:
-            domain = _text(value)
-        elif number == _NODE_ATTRIBUTE:
-            yield from _of_attribute(_bytes(value), depth)
-    if operator in ENDLESS:
-        yield f"the operator {shown(operator)}, which may never end"
-    if domain not in DOMAINS:
-        yield f"the operator {shown(operator)} of {shown(domain)}"
-
-
-def _of_attribute(attribute: memoryview, depth: int) -> Iterator[str]:
-    for number, value in fields(attribute):
-        if number in _ATTRIBUTE_TENSORS:
-            yield from _of_tensor(_bytes(value))
-        elif number in _ATTRIBUTE_GRAPHS:
-            yield from _of_graph(_bytes(value), depth + 1)
-        elif number in _ATTRIBUTE_SPARSE:
-            yield from _of_sparse(_bytes(value))
-
-
-def _of_sparse(sparse: memoryview) -> Iterator[str]:
-    for number, value in fields(sparse):
-        if number in _SPARSE_TENSORS:
-            yield from _of_tensor(_bytes(value))
-
-
-def _of_tensor(tensor: memoryview) -> Iterator[str]:
-    for number, value in fields(tensor):
-        if number == _TENSOR_EXTERNAL or (number == _TENSOR_LOCATION and value != 0):
-            yield "weights in another file"
+        words = _SOURCE_LINE.sub("", str(err).splitlines()[0])[:300]
+        if _NEEDS_MORE.search(words):
+            hint = "export it with standard operators, and its weights in the file"
+            raise DataError("artifact.operator", f"the graph needs what is not in it: {words}", hint=hint) from err
+        message = f"the file is not a readable ONNX model: {words}"
+        raise DataError("artifact.malformed", message, hint="export it again, and check it") from err
+    return FitResult(weights_name=WEIGHTS, weights=data, architecture=architecture)
 
 
 def _architecture(session: onnxruntime.InferenceSession, artifact: Artifact) -> dict[str, object]:
@@ -217,17 +114,3 @@ def _output_faults(output: _Port, artifact: Artifact) -> list[str]:
         return []
     needed = " or ".join(f"[rows, {width}]" for width in widths)
     return [f"its output is {output.words}, the task {task} needs {needed}"]
-
-
-def _bytes(value: int | memoryview) -> memoryview:
-    if isinstance(value, int):
-        raise TypeError("a message is a number")
-    return value
-
-
-def _text(value: int | memoryview) -> str:
-    return bytes(_bytes(value)).decode("utf-8")
-
-
-def _malformed(reason: str) -> DataError:
-    return DataError("artifact.malformed", f"the file is not a readable ONNX model: {reason}", hint="export it again, and check it")

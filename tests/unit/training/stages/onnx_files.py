@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-FLOAT, INT64 = 1, 7
+FLOAT, INT64, BOOL = 1, 7, 9
 Shape = Sequence[int | str]
 
 
@@ -36,14 +36,13 @@ def whole_number(name: str, value: int) -> bytes:
     return field(1, name) + field(3, value) + field(20, 2)
 
 
-ENTRY = field(13, field(1, "location") + field(2, "weights.bin"))
-LOCATION = field(14, 1)
-"""Two fields of a tensor that is in another file: each alone says so."""
+ELSEWHERE = field(13, field(1, "location") + field(2, "weights.bin")) + field(14, 1)
+"""Fields of a tensor that is in another file."""
 
 
-def tensor(name: str, values: NDArray[np.float32], *, is_outside: bool = False, outside: bytes = ENTRY + LOCATION) -> bytes:
+def tensor(name: str, values: NDArray[np.float32], *, is_outside: bool = False) -> bytes:
     dims = b"".join(field(1, size) for size in values.shape)
-    return dims + field(2, FLOAT) + field(8, name) + (outside if is_outside else field(9, values.astype("<f4").tobytes()))
+    return dims + field(2, FLOAT) + field(8, name) + (ELSEWHERE if is_outside else field(9, values.astype("<f4").tobytes()))
 
 
 def port(name: str, kind: int, shape: Shape) -> bytes:

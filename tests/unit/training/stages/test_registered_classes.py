@@ -45,6 +45,7 @@ def predictor_of(bench: OutsideBench, data: bytes, format_name: str, folder: Pat
     return load_predictor(bench.store.manifests.fetch(bench.store.manifests.get(model.artifact_uri, kind="model"), folder))
 
 
+@pytest.mark.usefixtures("loaded_here")
 def test_trees_give_each_class_its_probability(bench: OutsideBench, tmp_path: Path) -> None:
     data = softprob(bench, tmp_path / "train", 3)
     matrix, _ = bench.cells(tmp_path / "test", "test")
@@ -56,6 +57,7 @@ def test_trees_give_each_class_its_probability(bench: OutsideBench, tmp_path: Pa
     assert np.allclose(found, expected, atol=1e-6)
 
 
+@pytest.mark.usefixtures("loaded_here")
 def test_a_graph_gives_each_class_its_probability(bench: OutsideBench, tmp_path: Path) -> None:
     matrix, _ = bench.cells(tmp_path / "test", "test")
     powers = np.exp(matrix.as_floats() @ WEIGHTS)
@@ -63,6 +65,7 @@ def test_a_graph_gives_each_class_its_probability(bench: OutsideBench, tmp_path:
     assert np.allclose(found, powers / powers.sum(axis=1, keepdims=True), atol=1e-5)
 
 
+@pytest.mark.usefixtures("loaded_here")
 def test_a_model_of_other_classes_or_no_probabilities_is_refused(bench: OutsideBench, tmp_path: Path) -> None:
     files: Mapping[str, tuple[bytes, str, str, str]] = {
         "classes of trees": (softprob(bench, tmp_path, 4), "xgboost_json", "artifact.mismatch", "it has 4 classes, the rows have 3"),

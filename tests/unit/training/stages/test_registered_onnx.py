@@ -10,10 +10,9 @@ import pytest
 
 from tests.unit.training.stages import onnx_files
 from tests.unit.training.stages.evaluate_bench import SPEC
-from tests.unit.training.stages.onnx_files import field, logistic, node, of_two_inputs, varint, whole_number
+from tests.unit.training.stages.onnx_files import field, logistic, node, of_two_inputs, whole_number
 from tests.unit.training.stages.outside_bench import OutsideBench
 from training.errors import SpecError
-from training.models.onnx import importing
 from training.models.predictor import Predictor, load_predictor
 from training.registry.model_code import model_code
 from training.spec import parse_spec
@@ -54,29 +53,13 @@ def test_a_graph_scores_the_pipelines_cells(bench: OutsideBench, tmp_path: Path)
     assert apart.predict(raw.head(0)).shape == (0,)
 
 
+@pytest.mark.usefixtures("loaded_here")
 def test_of_two_probabilities_the_second_is_the_positive_class(bench: OutsideBench, tmp_path: Path) -> None:
     weights = np.concatenate([-WEIGHTS / 2, WEIGHTS / 2], axis=1)
     predictor = predictor_of(bench, logistic(weights, link="Softmax"), tmp_path, "two columns")
     matrix, _ = bench.cells(tmp_path / "rows", "test")
     expected = 1 / (1 + np.exp(-matrix.as_floats() @ WEIGHTS[:, 0]))
     assert np.allclose(predictor.predict(bench.raw(tmp_path / "raw", "test")), expected, atol=1e-6)
-
-
-def with_tensor(tensor: bytes, *, number: int = 5) -> bytes:
-    """Return a model that names a tensor in a field of its graph."""
-    return onnx_files.field(7, onnx_files.field(number, tensor))
-
-
-def outside(fields: bytes) -> bytes:
-    return onnx_files.tensor("weights", WEIGHTS, is_outside=True, outside=fields)
-
-
-def nested(depth: int) -> bytes:
-    """Return a model of graphs in graphs."""
-    graph = b""
-    for _ in range(depth):
-        graph = onnx_files.field(1, onnx_files.node("If", ["x"], ["y"], onnx_files.field(6, graph)))
-    return onnx_files.field(7, graph)
 
 
 def with_labels(weights: np.ndarray) -> bytes:
@@ -88,6 +71,7 @@ def with_labels(weights: np.ndarray) -> bytes:
     return onnx_files.model([product, linked, cast], [onnx_files.tensor("w", weights)], inputs, outputs)
 
 
+@pytest.mark.usefixtures("loaded_here")
 def test_the_label_beside_the_scores_of_a_classifier_is_left_out(bench: OutsideBench, tmp_path: Path) -> None:
     raw = bench.raw(tmp_path / "raw", "test")
     found = predictor_of(bench, with_labels(WEIGHTS), tmp_path / "both", "both")
@@ -95,6 +79,7 @@ def test_the_label_beside_the_scores_of_a_classifier_is_left_out(bench: OutsideB
     assert np.allclose(found.predict(raw), alone.predict(raw), atol=1e-6)
 
 
+@pytest.mark.usefixtures("loaded_here")
 def test_rows_are_scored_a_part_at_a_time(bench: OutsideBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     raw = bench.raw(tmp_path / "raw", "test")
     predictor = predictor_of(bench, of_two_inputs(WEIGHTS[:2], WEIGHTS[2:]), tmp_path, "parts")
@@ -113,30 +98,10 @@ def of_nodes(last: bytes, *tensors: bytes) -> bytes:
 
 
 SIZES = field(1, 2) + field(2, onnx_files.INT64) + field(8, "shape") + field(9, np.array([64, 1], dtype="<i8").tobytes())
-LONG_KEY = of_nodes(node("Gelu", ["logits"], ["scores"]) + varint((7 << 3 | 2) + (1 << 32)) + varint(13) + b"com.microsoft")
-"""Readers that keep 32 bits of a key see the field of the operator's domain."""
-
 FAULTS: dict[str, tuple[bytes, str, str]] = {
-    "an entry of another file": (with_tensor(outside(onnx_files.ENTRY)), "artifact.operator", "another file"),
-    "a place in another file": (with_tensor(outside(onnx_files.LOCATION)), "artifact.operator", "another file"),
-    "sparse weights in another file": (
-        with_tensor(onnx_files.field(1, outside(onnx_files.ENTRY)), number=15),
-        *("artifact.operator", "another file"),
-    ),
-    "a constant in another file": (
-        with_tensor(onnx_files.node("Constant", [], ["c"], onnx_files.field(5, outside(onnx_files.ENTRY))), number=1),
-        *("artifact.operator", "another file"),
-    ),
-    "a sparse constant elsewhere": (
-        with_tensor(onnx_files.node("Constant", [], ["c"], onnx_files.field(22, onnx_files.field(2, outside(onnx_files.ENTRY)))), number=1),
-        *("artifact.operator", "another file"),
-    ),
-    "graphs in graphs": (nested(18), "artifact.malformed", "nested more than 16 deep"),
-    "weights in another file": (logistic(WEIGHTS, is_outside=True), "artifact.operator", "another file"),
-    "an operator of a library": (logistic(WEIGHTS, domain="com.example"), "artifact.operator", "'Sigmoid' of 'com.example'"),
-    "an operator of onnxruntime": (logistic(WEIGHTS, link="Gelu", domain="com.microsoft"), "artifact.operator", "'com.microsoft'"),
-    "functions": (logistic(WEIGHTS, more=onnx_files.field(25, b"")), "artifact.operator", "functions of its own"),
-    "old operators": (logistic(WEIGHTS, opset=3), "artifact.operator", "opset 3"),
+    "weights in another file": (logistic(WEIGHTS, is_outside=True), "artifact.operator", "External data"),
+    "an operator of a library": (logistic(WEIGHTS, domain="com.example"), "artifact.operator", "com.example"),
+    "old operators": (logistic(WEIGHTS, opset=3), "artifact.operator", "Sigmoid(1)"),
     "future operators": (logistic(WEIGHTS, opset=999), "artifact.malformed", "Opset 999"),
     "no such operator": (logistic(WEIGHTS, link="Sigmund"), "artifact.malformed", "Sigmund"),
     "another width": (logistic(np.ones((7, 1), dtype=np.float32)), "artifact.mismatch", "float32 [rows, 4]"),
@@ -144,18 +109,16 @@ FAULTS: dict[str, tuple[bytes, str, str]] = {
     "three outputs": (logistic(np.ones((4, 3), dtype=np.float32)), "artifact.mismatch", "[rows, 1] or [rows, 2]"),
     "margins": (logistic(WEIGHTS * 9, link="Identity"), "artifact.scores", "probabilities from 0 to 1"),
     "not a number": (logistic(WEIGHTS * np.float32("nan")), "artifact.scores", "not finite"),
-    "cut": (logistic(WEIGHTS)[:-9], "artifact.malformed", "byte"),
-    "two graphs": (logistic(WEIGHTS) + onnx_files.field(7, b""), "artifact.malformed", "2 graphs"),
-    "operators by a long key": (LONG_KEY, "artifact.malformed", "which there is not"),
-    "an endless loop": (of_nodes(node("Loop", ["", "", "logits"], ["scores"])), "artifact.operator", "'Loop', which may never end"),
+    "cut": (logistic(WEIGHTS)[:-9], "artifact.malformed", "parsing failed"),
     "another number of rows": (of_nodes(node("Reshape", ["logits", "shape"], ["scores"]), SIZES), "artifact.scores", "cannot be scored"),
     "chance": (of_nodes(node("RandomUniformLike", ["logits"], ["scores"])), "artifact.scores", "beside other rows"),
     "rows that know each other": (of_nodes(node("Softmax", ["logits"], ["scores"], whole_number("axis", 0))), "artifact.scores", "beside"),
-    "a long number": (b"\x08" + b"\xff" * 20, "artifact.malformed", "64 bits"),
-    "a long field": (b"\x3a\xff\xff\xff\xff\xff\xff\xff\xff\x7f", "artifact.malformed", "longer than its message"),
+    "a long number": (b"\x08" + b"\xff" * 20, "artifact.malformed", "parsing failed"),
+    "a long field": (b"\x3a\xff\xff\xff\xff\xff\xff\xff\xff\x7f", "artifact.malformed", "parsing failed"),
 }
 
 
+@pytest.mark.usefixtures("loaded_here")
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_graph_that_needs_more_or_is_of_other_cells_is_refused(bench: OutsideBench, fault: str) -> None:
     data, code, words = FAULTS[fault]
@@ -163,15 +126,35 @@ def test_a_graph_that_needs_more_or_is_of_other_cells_is_refused(bench: OutsideB
     assert (error["code"], words in error["message"]) == (code, True), error
 
 
-def test_what_a_graph_must_not_need_is_found_before_onnxruntime_reads_it(bench: OutsideBench, monkeypatch: pytest.MonkeyPatch) -> None:
-    def must_not_be_read(*_arguments: object) -> None:
-        raise AssertionError("onnxruntime was given a file that had not been checked")
+def endless() -> bytes:
+    """Return a graph that repeats a copy of its scores while a condition holds that always holds."""
+    true = field(2, onnx_files.BOOL) + field(8, "true") + field(9, b"\x01")
+    state = onnx_files.port("state", onnx_files.FLOAT, ["rows", 1])
+    body = [node("Identity", ["held"], ["holds"]), node("Identity", ["state"], ["next"])]
+    ports = [onnx_files.port("number", onnx_files.INT64, []), onnx_files.port("held", onnx_files.BOOL, []), state]
+    ends = [onnx_files.port("holds", onnx_files.BOOL, []), onnx_files.port("next", onnx_files.FLOAT, ["rows", 1])]
+    graph = b"".join(field(1, each) for each in body) + field(2, "body")
+    graph += b"".join(field(11, each) for each in ports) + b"".join(field(12, each) for each in ends)
+    attribute = field(1, "body") + field(6, graph) + field(20, 5)
+    return of_nodes(node("Loop", ["", "true", "logits"], ["scores"], attribute), true)
 
-    monkeypatch.setattr(importing, "session_of", must_not_be_read)
-    inner = onnx_files.field(6, onnx_files.field(5, onnx_files.tensor("inner", WEIGHTS, is_outside=True))) + onnx_files.field(20, 5)
-    nested = onnx_files.node("If", ["x"], ["y"], inner)
-    error = bench.refused(onnx_files.model([nested], [], [], []), "onnx", work="nested")
-    assert error["code"] == "artifact.operator"
+
+def test_a_graph_that_never_ends_is_refused_for_good(bench: OutsideBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a process: the kernel ends it."""
+    monkeypatch.setattr("training.models.importing.MAX_CPU_SECONDS", 6)
+    error = bench.refused(endless(), "onnx", work="endless")
+    assert (error["code"], "SIGXCPU" in error["message"]) == ("model.invalid", True), error
+
+
+def test_a_graph_that_wants_more_memory_than_a_stage_has_is_refused(bench: OutsideBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a process, which has the limit."""
+    monkeypatch.setenv("NIGHTSHIFT_STAGE_MEMORY", "1GiB")
+    shape = field(1, 2) + field(2, onnx_files.INT64) + field(8, "shape") + field(9, np.array([1, 2**30], dtype="<i8").tobytes())
+    wide = [node("MatMul", ["cells", "weights"], ["logits"]), node("Expand", ["logits", "shape"], ["wide"])]
+    last = node("ReduceMax", ["wide"], ["scores"], field(1, "axes") + field(8, 1) + field(20, 7))
+    ports = [onnx_files.port("cells", onnx_files.FLOAT, ["rows", 4])], [onnx_files.port("scores", onnx_files.FLOAT, ["rows", 1])]
+    data = onnx_files.model([*wide, last], [onnx_files.tensor("weights", WEIGHTS), shape], *ports)
+    assert bench.refused(data, "onnx", work="memory")["code"] in ("artifact.scores", "model.invalid")
 
 
 def test_a_registered_model_carries_what_scores_it_and_names_onnxruntime_alone() -> None:

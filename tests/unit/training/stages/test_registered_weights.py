@@ -14,8 +14,11 @@ from safetensors.torch import load, save
 
 from tests.unit.training.stages.evaluate_bench import SPEC
 from tests.unit.training.stages.outside_bench import OutsideBench
+from training.code.stages import stage_code
 from training.data.shards import describe_layout
-from training.models.base import FitResult, load_family
+from training.errors import SpecError
+from training.models.base import Artifact, FitResult, load_family
+from training.models.importing import load_apart
 from training.models.predictor import load_predictor
 from training.models.torch_family import TorchFamily, architecture_of
 from training.runtime.provenance import CHECKOUT
@@ -97,12 +100,31 @@ FAULTS: dict[str, tuple[Callable[[bytes], bytes], str, tuple[str, ...]]] = {
 }
 
 
+@pytest.mark.usefixtures("loaded_here")
 @pytest.mark.parametrize("fault", FAULTS)
 def test_other_tensors_than_the_modules_are_refused_by_name(bench: OutsideBench, module: torch.nn.Module, fault: str) -> None:
     change, code, words = FAULTS[fault]
     error = bench.refused(change(save(module.state_dict())), "safetensors", work=fault)
     assert error["code"] == code
     assert [each for each in words if each not in error["message"]] == [], error["message"]
+
+
+def test_the_process_that_loads_a_model_has_the_code_that_the_work_is_named_after(
+    bench: OutsideBench, module: torch.nn.Module, tmp_path: Path
+) -> None:
+    """In that process, which checks what it has imported."""
+    (tmp_path / "artifact").write_bytes(save(module.state_dict()))
+    features = describe_layout(bench.transforms.layout, has_group=False)["features"]
+    artifact = Artifact(path=tmp_path / "artifact", spec=bench.spec, features=features, num_classes=None)
+    files = dict(stage_code("train", bench.spec).files)
+    cells = bench.cells(tmp_path / "rows", "validation")[0].cells
+    for folder in ("covered", "not covered"):
+        (tmp_path / folder).mkdir()
+    assert load_apart(artifact, cells, tmp_path / "covered", files).weights == (tmp_path / "artifact").read_bytes()
+    assert files.pop("shop_models/logistic.py")
+    with pytest.raises(SpecError, match="logistic") as caught:
+        load_apart(artifact, cells, tmp_path / "not covered", files)
+    assert caught.value.code == "code.outside"
 
 
 def test_the_same_weights_of_another_model_class_are_another_model() -> None:
