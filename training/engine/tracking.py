@@ -9,14 +9,13 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 from zoneinfo import ZoneInfo
 
-from training.engine.live_metrics import LiveMetrics
 from training.engine.machine_metrics import MachineMetrics
 from training.engine.mlflow_delivery import MAX_PARAM_CHARS, QUICK, deliver, deliver_if_reachable, first_line, open_run, send
 from training.engine.nvml import Nvml
@@ -28,16 +27,20 @@ from training.runtime.context import StageContext
 from training.runtime.lazy_imports import MLFLOW_DEFERRED, MLFLOW_OPTIONAL, lean_imports
 from training.runtime.provenance import environment, git_state
 from training.store import Bucket
-from training.store.metric_journal import JournalWriter, MetricJournal, journal_name
+from training.store.metric_journal import JournalWriter, MetricJournal, RawPoint, journal_name
 
 logger = logging.getLogger(__name__)
 
+WRITE_SECONDS: Final = 0.5
 SEND_SECONDS: Final = 1.0
 OPEN_SECONDS: Final = 10.0
 """The run is made with the first metrics, or this long after the start: the client's import must not slow down a restored start."""
 RETRY_SECONDS: Final = 5.0
-MAX_RETRY_SECONDS: Final = 60.0
+WRITE_LIMIT_SECONDS: Final = 10.0
 CLOSE_SECONDS: Final = 10.0
+MAX_PENDING: Final = 1_000_000
+MAX_WRITTEN: Final = 10_000
+"""Points of one batch in the journal."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,6 +68,54 @@ def finish_parent(bucket: Bucket, key: str, parameters: Mapping[str, str], metri
     deliver_if_reachable(journal)
 
 
+class Repeated:
+    """Work that a thread repeats beside a training, and does once more at the end. What fails is tried again, and ends no training."""
+
+    def __init__(self, work: Callable[[], None], name: str, every_seconds: float, words: str) -> None:
+        """Prepare the thread.
+
+        Args:
+            words: the warning where the work begins to fail, with the reason in place of `%s`.
+        """
+        self._work = work
+        self._every_seconds = every_seconds
+        self._words = words
+        self._away_until = 0.0
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self.failure = ""
+        """Why the work failed the last time; empty: it did not."""
+
+    def start(self) -> None:
+        self._thread.start()
+
+    @property
+    def is_closing(self) -> bool:
+        return self._closing.is_set()
+
+    def close(self, limit_seconds: float) -> None:
+        """Have the work done a last time, and wait for its end."""
+        self._closing.set()
+        self._thread.join(limit_seconds)
+
+    def _run(self) -> None:
+        # It goes on while the training hangs: no progress of the training's.
+        liveness.in_background()
+        while not self._closing.wait(self._every_seconds):
+            if time.monotonic() >= self._away_until:
+                self._try()
+        self._try()
+
+    def _try(self) -> None:
+        try:
+            self._work()
+            self.failure = ""
+        except Exception as err:
+            if not self.failure:
+                logger.warning(self._words, first_line(err))
+            self.failure, self._away_until = first_line(err), time.monotonic() + RETRY_SECONDS
+
+
 class Tracker:
     """One training's MLflow run. Rank 0 tracks; elsewhere every call is a no-op."""
 
@@ -82,45 +133,50 @@ class Tracker:
         self._started_at_ms = _now_ms()
         self._step = 0
         """Of the newest metrics: samples of the machine are logged with it."""
+        self._pending: list[RawPoint] = []
+        self._lost = 0
         self._backlog = ""
         """Name of what MLflow may lack of this attempt; empty until that is in the store."""
         self._sent = 0
         """Number of the newest event of the journal of which MLflow has the point."""
         self._is_complete = False
         self._client: Any = None
-        self._away_until = 0.0
-        self._away_reason = ""
-        self._pause_seconds = RETRY_SECONDS
-        self._closing = threading.Event()
         self.run_id: str | None = None
         """Of MLflow, once it is known."""
+        self._opens_by = time.monotonic() + OPEN_SECONDS
         self._journal = RunJournal(bucket, bucket.key(context.store.address(request.pipeline, request.stage, request.fingerprint).uri))
         self._writer = JournalWriter(MetricJournal(bucket, request.pipeline, str(self._metrics)), request.attempt_id)
-        self._thread = threading.Thread(target=self._run, name="tracking", daemon=True)
+        self._writing = Repeated(self._write, "metrics", WRITE_SECONDS, "metrics wait for the store: %s")
+        self._sending = Repeated(self._send, "tracking", SEND_SECONDS, "MLflow is away, metrics are kept: %s")
         if self._enabled:
             for name, value in QUICK.items():
                 os.environ.setdefault(name, value)
             self._machine = MachineMetrics(Nvml(GPUS.value()) if request.parameters.get("device") else None)
-            self._live = LiveMetrics(self._writer, self._begun, self._sample)
-            self._thread.start()
+            self._writing.start()
+            self._sending.start()
 
     def log(self, step: int, **metrics: float) -> None:
-        """Queue metrics of a step; takes about a microsecond."""
+        """Queue metrics of a step; takes about a microsecond. Where the store was away for a million points, they are dropped."""
         if not self._enabled:
             return
         self._step, now = step, _now_ms()
-        self._live.extend([(name, value, step, now) for name, value in metrics.items()])
+        if len(self._pending) > MAX_PENDING:
+            self._lost += len(metrics)
+            return
+        self._pending.extend([(name, value, step, now) for name, value in metrics.items()])
 
     def close(self) -> bool:
         """Write what is left, then send it, each for up to 10 s. Return whether MLflow has everything; else it is sent later."""
         if not self._enabled:
             return True
-        is_written = self._live.close()
-        self._closing.set()
-        self._thread.join(CLOSE_SECONDS)
-        self._is_complete = is_written and self.run_id is not None and self._sent == self._writer.last
+        self._writing.close(WRITE_LIMIT_SECONDS)
+        if missing := self._lost + len(self._pending):
+            logger.warning("%d points of metrics were dropped: %s", missing, self._writing.failure or "the store answers slowly")
+        self._opens_by = 0.0
+        self._sending.close(CLOSE_SECONDS)
+        self._is_complete = not missing and self.run_id is not None and self._sent == self._writer.last
         if not self._is_complete:
-            logger.warning("tracking delayed: metrics wait in the store for MLflow (%s)", self._away_reason or "it answers slowly")
+            logger.warning("tracking delayed: metrics wait in the store for MLflow (%s)", self._sending.failure or "it answers slowly")
         return self._is_complete
 
     def finish(self, status: str) -> None:
@@ -135,43 +191,35 @@ class Tracker:
         except Exception as err:
             logger.warning("the status of the MLflow run %s is not set now: %s", self.run_id, first_line(err))
 
-    def _begun(self) -> None:
+    def _write(self) -> None:
+        if not self._backlog:
+            self._begin()
+        if found := self._machine.sample_if_due():
+            self.log(self._step, **found)
+        while self._pending:
+            num_added = self._writer.append(self._pending[:MAX_WRITTEN])
+            # An attempt that was taken for dead adds none.
+            del self._pending[: None if self._writer.is_superseded else num_added]
+        if self._writing.is_closing:
+            self._writer.close()
+
+    def _begin(self) -> None:
         """Record in the store how the run is made, before it is made, and that points follow: a process that is killed loses none."""
         self._describe()
+        self._writer.begin()
         self._sent, name = self._writer.last, backlog_name(self._writer.attempt, str(self._metrics))
         self._journal.note(name, Backlog(after=self._sent))
         self._backlog = name
 
-    def _sample(self) -> None:
-        if found := self._machine.sample_if_due():
-            self.log(self._step, **found)
-
-    def _run(self) -> None:
-        # It sends while the work hangs: no progress of the work's.
-        liveness.in_background()
-        opens_by = time.monotonic() + OPEN_SECONDS
-        while not self._closing.wait(SEND_SECONDS):
-            if time.monotonic() >= self._away_until and (self._writer.last > self._sent or time.monotonic() >= opens_by):
-                self._send()
-        self._send()
-
     def _send(self) -> None:
-        if not self._backlog:
+        is_due = self._writer.last > self._sent
+        if not self._backlog or not (is_due or time.monotonic() >= self._opens_by):
             return
-        try:
-            if self.run_id is None:
-                self._open()
-            for batch in self._journal.batches(self._backlog, self._sent) if self._writer.last > self._sent else ():
-                send(self._client, str(self.run_id), batch)
-                self._sent = batch[-1].number
-            self._away_reason, self._pause_seconds = "", RETRY_SECONDS
-        except Exception as err:
-            # A failure of the tracking server or its client never ends a training.
-            if not self._away_reason:
-                logger.warning("MLflow is away, metrics are kept: %s", first_line(err))
-            self._away_reason = first_line(err)
-            self._away_until = time.monotonic() + self._pause_seconds
-            self._pause_seconds = min(2 * self._pause_seconds, MAX_RETRY_SECONDS)
+        if self.run_id is None:
+            self._open()
+        for batch in self._journal.batches(self._backlog, self._sent) if is_due else ():
+            send(self._client, str(self.run_id), batch)
+            self._sent = batch[-1].number
 
     def _open(self) -> None:
         # Takes a second: in the thread, during the first steps.

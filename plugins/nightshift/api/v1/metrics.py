@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 import anyio
-from fastapi import APIRouter, Header, Query, Response
+from fastapi import APIRouter, Depends, Header, Query, Response
 from fastapi.responses import JSONResponse
 from starlette.concurrency import run_in_threadpool
 
@@ -40,54 +41,53 @@ _ANSWERS: Final[dict[int | str, dict[str, Any]]] = {
         "content": {EVENTS: {"schema": {"type": "string"}}},
     },
 }
+
+
 After = Annotated[str | None, Query(pattern=ID_RULE, description="`id` of a point: only points that follow it.", examples=["1-120"])]
 LastEventId = Annotated[str | None, Header(alias="Last-Event-ID", pattern=ID_RULE, description="As `after`; a browser sends it.")]
 PagePoints = Annotated[int, Query(ge=1, le=MAX_PAGE, description="Points of a page at most.")]
 
 
+@dataclass
+class Asked:
+    """Which points, and how."""
+
+    after: After = None
+    last_event_id: LastEventId = None
+    limit: PagePoints = MAX_PAGE
+    accept: Annotated[str, Header(include_in_schema=False)] = ""
+
+
+AskedPoints = Annotated[Asked, Depends()]
+
+
 @router.get("/training-runs/{id}/metrics", responses=_ANSWERS, response_model=MetricPage)
-async def metrics(
-    id: RunKey,
-    granted: Granted,
-    after: After = None,
-    last_event_id: LastEventId = None,
-    limit: PagePoints = MAX_PAGE,
-    accept: Annotated[str, Header(include_in_schema=False)] = "",
-) -> Response:
+async def metrics(id: RunKey, granted: Granted, asked: AskedPoints) -> Response:
     """Show the metrics of a run's training, those of earlier attempts too, in the order in which they were logged.
 
     A page by default. With `Accept: text/event-stream`, each point is an event as soon as it is logged, until the training has ended.
     Both have the same ids: what one ends with, the other goes on from.
     """
-    pipeline, _, run_id = id.partition(":")
-    await run_in_threadpool(granted.require_read, pipeline, runs.unknown_run(pipeline, run_id))
-    feed = feeds_of(Settings.from_environment().store_uri).of_run(pipeline, run_id)
-    return await _answer(feed, granted, last_event_id or after, limit, accept)
+    return await _answer(id, None, granted, asked)
 
 
 @router.get("/hpo/studies/{id}/trials/{number}/metrics", responses=_ANSWERS, response_model=MetricPage)
-async def trial_metrics(
-    id: RunKey,
-    number: TrialNumber,
-    granted: Granted,
-    after: After = None,
-    last_event_id: LastEventId = None,
-    limit: PagePoints = MAX_PAGE,
-    accept: Annotated[str, Header(include_in_schema=False)] = "",
-) -> Response:
+async def trial_metrics(id: RunKey, number: TrialNumber, granted: Granted, asked: AskedPoints) -> Response:
     """Show the metrics of a trial of a study, as those of a run's training; they end with the trial, or with the study's run.
 
     `id` is that of the study's run. Several runs may work on one study: each shows all of its trials.
     """
+    return await _answer(id, number, granted, asked)
+
+
+async def _answer(id: str, trial: int | None, granted: Access, asked: Asked) -> Response:
     pipeline, _, run_id = id.partition(":")
     await run_in_threadpool(granted.require_read, pipeline, runs.unknown_run(pipeline, run_id))
-    feed = feeds_of(Settings.from_environment().store_uri).of_trial(pipeline, run_id, number)
-    return await _answer(feed, granted, last_event_id or after, limit, accept)
-
-
-async def _answer(feed: Feed, granted: Access, position: str | None, limit: int, accept: str) -> Response:
-    if EVENTS not in accept:
-        return JSONResponse((await _page(feed, position, limit)).model_dump(mode="json"))
+    feeds = feeds_of(Settings.from_environment().store_uri)
+    feed = feeds.of_run(pipeline, run_id) if trial is None else feeds.of_trial(pipeline, run_id, trial)
+    position = asked.last_event_id or asked.after
+    if EVENTS not in asked.accept:
+        return JSONResponse((await _page(feed, position, asked.limit)).model_dump(mode="json"))
     # What is wrong is an answer, and not a stream that ends.
     await feed.after(number_of(position), limit=1)
     if not EventStream.may_open(granted.name):

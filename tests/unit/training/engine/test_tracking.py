@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.unit.training.engine.loop_bench import FINGERPRINT, LoopBench
-from training.engine import live_metrics, tracking
+from training.engine import tracking
 from training.engine.mlflow_delivery import deliver_all, deliver_if_reachable, open_run
 from training.engine.tracking import Parent, Tracker, finish_parent
 from training.engine.tracking_journal import RunJournal
@@ -83,7 +83,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Server:
     monkeypatch.setitem(sys.modules, "mlflow", module)
     monkeypatch.setitem(sys.modules, "mlflow.entities", entities)
     monkeypatch.setattr(tracking, "SEND_SECONDS", 0.001)
-    monkeypatch.setattr(live_metrics, "FLUSH_SECONDS", 0.001)
+    monkeypatch.setattr(tracking, "WRITE_SECONDS", 0.001)
     # Only what a test asks for by name is tried again while the server is away.
     monkeypatch.setattr(tracking, "RETRY_SECONDS", 1e9)
     return made
@@ -138,7 +138,7 @@ def test_samples_of_the_machine_are_logged_at_the_newest_step(bench: LoopBench, 
     deadline = time.monotonic() + 60
     while not any(name == "memory_bytes" for run in server.runs.values() for name, *_ in run["points"]):
         assert time.monotonic() < deadline
-        tracker._closing.wait(0.01)
+        threading.Event().wait(0.01)
     assert tracker.close()
     ((_, run),) = server.runs.items()
     samples = {name: step for name, _, step, _ in run["points"] if name != "loss"}
@@ -199,7 +199,7 @@ def test_points_are_in_the_store_while_the_training_runs_and_mlflow_is_away(benc
     tracker = tracker_of(bench)
     tracker.log(1, loss=1.0)
     while not lacking(bench):
-        tracker._closing.wait(0.01)
+        threading.Event().wait(0.01)
     assert lacking(bench) == [("loss", 1.0, 1)], "a process that is killed now loses nothing"
     assert not tracker.close()
 
@@ -210,8 +210,8 @@ def test_server_that_comes_back_gets_what_was_kept_without_another_attempt(
     server.away = True
     tracker = tracker_of(bench)
     tracker.log(1, loss=1.0)
-    while not tracker._away_reason:
-        tracker._closing.wait(0.01)
+    while not tracker._sending.failure:
+        threading.Event().wait(0.01)
     server.away = False
     assert tracker.close(), "the last try does not wait for the pause to end"
     (run,) = server.runs.values()
@@ -221,8 +221,8 @@ def test_server_that_comes_back_gets_what_was_kept_without_another_attempt(
 def test_points_above_the_limit_are_dropped_and_counted(
     bench: LoopBench, server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(live_metrics, "MAX_PENDING", 3)
-    monkeypatch.setattr(live_metrics, "FLUSH_SECONDS", 1e6)
+    monkeypatch.setattr(tracking, "MAX_PENDING", 3)
+    monkeypatch.setattr(tracking, "WRITE_SECONDS", 1e6)
     tracker = tracker_of(bench)
     for step in range(6):
         tracker.log(step, loss=1.0, norm=2.0)
@@ -237,12 +237,12 @@ def test_ranks_other_than_the_first_track_nothing(bench: LoopBench, server: Serv
     assert tracker.close()
     tracker.finish("FINISHED")
     assert server.runs == {}
-    assert not tracker._thread.is_alive()
+    assert not tracker._sending._thread.is_alive()
 
 
 def test_process_that_ends_without_closing_its_tracker_is_not_held_by_it(bench: LoopBench, server: Server) -> None:
     tracker = tracker_of(bench)
-    assert [thread.daemon for thread in threading.enumerate() if thread.name == "tracking"] == [True]
+    assert [thread.daemon for thread in threading.enumerate() if thread.name in ("metrics", "tracking")] == [True, True]
     tracker.close()
 
 
@@ -257,15 +257,15 @@ def test_store_that_takes_no_journal_ends_no_training(
     tracker.log(1, loss=1.0)
     assert not tracker.close()
     tracker.finish("FINISHED")
-    assert caplog.text.count("metrics wait for the store: the storage is away") == 1
-    assert "1 points of metrics were dropped: the storage is away" in caplog.text
+    assert caplog.text.count("metrics wait for the store: [storage.unavailable] the storage is away") == 1
+    assert "1 points of metrics were dropped: [storage.unavailable] the storage is away" in caplog.text
 
 
 def test_attempt_that_was_taken_for_dead_adds_no_point_and_no_status(bench: LoopBench, server: Server) -> None:
     tracker = tracker_of(bench)
     tracker.log(1, loss=1.0)
     while not server.runs:
-        tracker._closing.wait(0.01)
+        threading.Event().wait(0.01)
     JournalWriter(live_journal(bench), "a2").append([("loss", 2.0, 1, 1)])
     tracker.log(2, loss=3.0)
     tracker.close()
