@@ -42,8 +42,6 @@ FIRST_RANK_SECONDS: Final = 60.0
 """Rank 0 of several is ended so much later: when another rank that hangs is ended, rank 0 saves the last whole step."""
 STACKS_SIGNAL: Final = signal.SIGUSR2
 """A watched process writes its stacks to the log, and goes on."""
-MAX_NAME_CHARS: Final = 100
-NOTE_BYTES: Final = 2048
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -79,7 +77,7 @@ class _Watched:
         known = "start" if self.is_starting else kind
         limit = self.limits.get(known, 0.0)
         seconds = limit + self.extra_seconds + size_bytes / SLOWEST_BYTES_PER_SECOND if limit else 0.0
-        entered = Phase(known, name[:MAX_NAME_CHARS], seconds)
+        entered = Phase(known, name, seconds)
         self.phases.append(entered)
         self.show()
         return entered
@@ -92,7 +90,8 @@ class _Watched:
     def show(self) -> None:
         """Begin the present phase; that is a movement too."""
         if self.note is not None:
-            os.pwrite(self.note, json.dumps(self.phases[-1].to_json()).encode().ljust(NOTE_BYTES), 0)
+            # What an earlier phase with a longer line left stays behind it.
+            os.pwrite(self.note, json.dumps(self.phases[-1].to_json()).encode() + b"\n", 0)
         self.move()
 
     def move(self) -> None:
@@ -160,7 +159,7 @@ def limited(seconds: float) -> Iterator[None]:
 
 
 def note_of(error_path: str) -> str:
-    """Return the path of the file in which a rank notes what it does, beside the one that torchrun gives it for its error."""
+    """Return the path of the file whose first line is what a rank does, beside the file that torchrun gives it for its error."""
     return f"{error_path}.phase"
 
 

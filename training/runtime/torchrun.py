@@ -273,7 +273,7 @@ def write_hang_of(started: list[Started], request_uri: str) -> None:
         match = REQUEST_PATTERN.fullmatch(request_uri)
         if match is None:
             raise ValueError(f"not a request URI: {request_uri!r}")
-        did = Phase(**json.loads(Path(rank.note_path).read_bytes()))
+        did = Phase(**json.loads(Path(rank.note_path).read_bytes().splitlines()[0]))
         try:
             write_hang(Store(match["root"]).address(*match.groups()[1:4]), match.groups()[4], did, rank=rank.number)
         except NightshiftError as err:
