@@ -68,7 +68,7 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {
                 "test_gate_naive_baseline",
             )
         )
-        for file in ("gates", "absolute_gates", "champion_gates", "bounds", "naive", "significance_gates", "reasons")
+        for file in ("gates", "absolute_gates", "champion_gates", "bounds", "naive", "significance_gates", "gate")
     },
     "training/evaluation/bootstrap/paired.py": INTERVALS,
     **{f"training/evaluation/metrics/{name}.py": INTERVALS for name in PLANS},

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
 
 from training.code.closure import Code, Sources, closure
 from training.code.imports import ImportsCache
@@ -15,14 +14,6 @@ from training.spec.models import PipelineSpec
 from training.spec.sections.evaluation import BUILT_IN_GATES
 from training.spec.source_kinds import SOURCES
 from training.stage_table import TABLE, Named
-
-LOADERS: Final = {
-    "training.evaluation.metrics.registry": "metric_of",
-    "training.spec.registry": "imported",
-    "training.sources.registry": "source_of",
-}
-"""Module to the function of it that imports by a name in the spec, or in a model's files: the roots below stand for them. A test holds
-the list complete."""
 
 
 def stage_code(

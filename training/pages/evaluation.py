@@ -16,8 +16,8 @@ from training.format import breakable, brief, moment, number, percent, signed
 from training.pages import evaluation_view as view
 from training.pages.plots import history_plot
 from training.pages.templates import FOLDER, template_environment
+from training.registry.gate import Reason
 from training.registry.gates import CanaryVerdict, Decision
-from training.registry.reasons import Reason
 from training.spec.sections.evaluation import Evaluate
 
 

@@ -16,8 +16,8 @@ from training.evaluation_record import (
     Slice,
 )
 from training.format import brief, finite, number, percent, signed
+from training.registry.gate import Reason
 from training.registry.gates import CanaryVerdict, Decision
-from training.registry.reasons import Reason
 from training.spec.metrics import is_lower_better
 from training.spec.sections.evaluation import Evaluate
 

@@ -10,8 +10,7 @@ from training.contracts import JsonValue, json_number
 from training.errors import shown
 from training.evaluation_record import FairnessGaps, ResultChecks
 from training.format import figure, finite
-from training.registry.gate import Case
-from training.registry.reasons import Reason
+from training.registry.gate import Case, Reason
 from training.spec.gate import Severity
 
 LOADED_SHARE: Final = 0.1

@@ -9,8 +9,7 @@ from typing import Final
 from training.contracts import JsonValue
 from training.evaluation_record import EvaluationRecord
 from training.format import figure, finite
-from training.registry.gate import Case, judged
-from training.registry.reasons import Reason
+from training.registry.gate import Case, Reason, judged
 from training.registry.verdicts import ApprovedFinding
 from training.spec.metrics import is_lower_better
 from training.spec.sections.evaluation import BUILT_IN_GATES, Evaluate

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from training.contracts import JsonValue
 from training.evaluation_record import EvaluationRecord, Rival, Slice
 from training.format import change, figure, finite
-from training.registry.gate import Case
-from training.registry.reasons import Reason
+from training.registry.gate import Case, Reason
 from training.registry.significance_gates import significance
 from training.spec.metrics import is_lower_better
 

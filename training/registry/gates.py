@@ -16,8 +16,7 @@ from training.evaluation_record import EvaluationRecord
 from training.format import change, figure, finite
 from training.registry.bounds import canary_bounds
 from training.registry.champion_gates import has_weights_of, is_compared
-from training.registry.gate import judged
-from training.registry.reasons import Reason
+from training.registry.gate import Reason, judged
 from training.registry.significance_gates import canary_alarm
 from training.registry.verdicts import ApprovedFinding, ReasonJson
 from training.spec.gate import Applies

@@ -8,8 +8,7 @@ from dataclasses import replace
 from training.contracts import JsonValue
 from training.evaluation_record import Baselines, NaiveBaseline
 from training.format import change, figure, finite
-from training.registry.gate import Case
-from training.registry.reasons import Reason
+from training.registry.gate import Case, Reason
 from training.spec.metrics import is_lower_better
 from training.spec.sections.evaluation import Evaluate
 

@@ -9,8 +9,7 @@ from typing import Final
 from training.contracts import JsonValue
 from training.evaluation_record import Alarm, Blocks, Comparison, EvaluationRecord
 from training.format import change, finite
-from training.registry.gate import Case
-from training.registry.reasons import Reason
+from training.registry.gate import Case, Reason
 from training.spec.sections.evaluation import Evaluate
 from training.spec.types import duration_text
 

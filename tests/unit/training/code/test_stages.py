@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from training.code.closure import FOLDERS_READ
-from training.code.stages import LOADERS, code_roots, stage_code
+from training.code.stages import code_roots, stage_code
 from training.errors import SpecError
 from training.runtime.provenance import CHECKOUT
 from training.spec import PipelineSpec, load_spec
@@ -19,6 +19,8 @@ from training.stage_table import ALL_STAGES
 PIPELINES = CHECKOUT / "dags" / "pipelines"
 IMPORTS_BY_NAME = {"import_module", "__import__", "find_spec", "spec_from_file_location", "run_module", "run_path", "entry_points", "exec"}
 """Calls after which a syntax tree does not show what is imported."""
+LOADERS = {"training.evaluation.metrics.registry", "training.sources.registry", "training.spec.registry"}
+"""Modules that import by a name in the spec, or in a model's files: the roots of `training.code.stages` stand for them."""
 
 
 @pytest.fixture(scope="module")
@@ -158,5 +160,5 @@ def test_imports_by_a_computed_name_are_where_the_roots_stand_for_them() -> None
     found["training.spec.registry"].remove("installed")
     # It imports the stage that is its argument, which is a root itself.
     assert found.pop("training.runtime.torchrun") == {"import_only", "run"}
-    assert {module for module, functions in found.items() if functions} == set(LOADERS), found
+    assert {module for module, functions in found.items() if functions} == LOADERS, found
     assert set(FOLDERS_READ) == {"training.database.connect"}

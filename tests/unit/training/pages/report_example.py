@@ -13,8 +13,8 @@ from tests.unit.training.registry.good_evaluation import CHAMPION
 from training.evaluation_record import EvaluationRecord
 from training.pages.evaluation import EvaluationPage, render_report
 from training.pages.plots import task_plots
+from training.registry.gate import Reason
 from training.registry.gates import Decision
-from training.registry.reasons import Reason
 from training.spec.sections.evaluation import Evaluate
 
 CARRIERS = ("UA", "B6", "EV", "DL", "AA", "MQ", "US", "9E", "WN", "VX", "FL", "AS", "F9", "YV", "HA", "OO")

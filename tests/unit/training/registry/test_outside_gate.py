@@ -19,9 +19,8 @@ from tests.unit.training.stages import evaluate_bench
 from tests.unit.training.stages.evaluate_bench import EvaluateBench
 from training.errors import DataError, SpecError
 from training.evaluation_record import EvaluationRecord
-from training.registry.gate import Case, judge_of
+from training.registry.gate import Case, Reason, judge_of
 from training.registry.gates import Decision, decide
-from training.registry.reasons import Reason
 from training.spec.families import own_packages
 from training.spec.gate import GateDescriptor
 from training.spec.gates import GATES
