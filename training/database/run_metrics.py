@@ -61,13 +61,22 @@ def copy_points(engine: Engine, bucket: Bucket, pipeline: str, run_id: str) -> i
     return num_added
 
 
-def copy_recent(engine: Engine, bucket: Bucket, *, now: datetime | None = None) -> int:
+def copy_recent(engine: Engine, bucket: Bucket) -> int:
     """Copy what the table lacks of all journals that have changed within a week; return how many points.
 
     Raises:
         UnavailableError: as `copy_points`.
     """
-    return sum(_copied(engine, bucket, pipeline, run_id) for pipeline, run_id in _recent(bucket, now or datetime.now(UTC)))
+    since, num_points = datetime.now(UTC) - RECENT, 0
+    for pipeline, run_id, modified in _journals(bucket):
+        if modified <= since:
+            continue
+        try:
+            num_points += copy_points(engine, bucket, pipeline, run_id)
+        except (StoreError, ValueError) as err:
+            # One journal that cannot be read must not keep those of all others out.
+            logger.warning("the metrics of %s:%s are not copied: %s", pipeline, run_id, err)
+    return num_points
 
 
 def delete_expired(engine: Engine, bucket: Bucket, *, before: datetime) -> int:
@@ -105,19 +114,6 @@ def _has_begun_again(journal: MetricJournal, newest: RunMetric) -> bool:
     logged_at = newest.logged_at if newest.logged_at.tzinfo else newest.logged_at.replace(tzinfo=UTC)
     found = (newest.number, newest.metric_name, newest.step, logged_at)
     return found != (row["number"], row["metric_name"], row["step"], row["logged_at"])
-
-
-def _copied(engine: Engine, bucket: Bucket, pipeline: str, run_id: str) -> int:
-    try:
-        return copy_points(engine, bucket, pipeline, run_id)
-    except (StoreError, ValueError) as err:
-        # One journal that cannot be read must not keep those of all others out.
-        logger.warning("the metrics of %s:%s are not copied: %s", pipeline, run_id, err)
-        return 0
-
-
-def _recent(bucket: Bucket, now: datetime) -> Iterator[tuple[str, str]]:
-    return ((pipeline, run_id) for pipeline, run_id, modified in _journals(bucket) if modified > now - RECENT)
 
 
 def _journals(bucket: Bucket) -> Iterator[tuple[str, str, datetime]]:
