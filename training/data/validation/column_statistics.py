@@ -29,9 +29,7 @@ class ColumnProfile:
     """Of texts and truth values."""
 
 
-def profile(
-    view: TableView, span_us: tuple[int, int], *, held: Collection[str] = (), named: Mapping[str, Collection[str]] | None = None
-) -> dict[str, ColumnProfile]:
+def profile(view: TableView, span_us: tuple[int, int], named: Mapping[str, Collection[str]] | None = None) -> dict[str, ColumnProfile]:
     """Return the profile of each sound column, in their order; in memory are a chunk of rows, and what DuckDB's limit allows.
 
     The statistics are rows, nulls (NaN is one), infinite, minimum, maximum, for numbers mean and deviation, for what can drift `psi`
@@ -39,7 +37,6 @@ def profile(
 
     Args:
         span_us: begin and end of the window, in microseconds since 1970.
-        held: columns whose different values a suite judges.
         named: column to values whose rows are wanted, however few they are.
     """
     cut_us = None if view.sound_event_time is None else cut_of(span_us)
@@ -50,7 +47,7 @@ def profile(
     for names in groups_of([name for name, kind in kinds.items() if kind in TIMES]):
         found |= _profile_times(view, names)
     for name in kinds.keys() - found.keys():
-        found[name] = _profile_values(view, name, cut_us, hold=name in held, named=(named or {}).get(name, ()))
+        found[name] = _profile_values(view, name, cut_us, named=(named or {}).get(name, ()))
     return {name: found[name] for name in kinds}
 
 
@@ -136,8 +133,8 @@ def _unit(bound: pa.Scalar) -> str:
     return "days" if pa.types.is_date(bound.type) else "microseconds"
 
 
-def _profile_values(view: TableView, name: str, cut_us: int | None, *, hold: bool, named: Collection[str]) -> ColumnProfile:
-    column = count_values(view, name, cut_us=cut_us, num_by_older=FREQUENT_VALUES, hold=hold, named=named)
+def _profile_values(view: TableView, name: str, cut_us: int | None, named: Collection[str]) -> ColumnProfile:
+    column = count_values(view, name, cut_us=cut_us, num_by_older=FREQUENT_VALUES, named=named)
     found: ColumnStatistics = {
         "rows": column.num_rows,
         "nulls": column.num_null,

@@ -110,7 +110,7 @@ def _table_checks(
     profiles: dict[str, ColumnProfile] = {}
     if view.facts["rows"]:
         span_us = (round(rules.start.timestamp() * 1e6), round(rules.end.timestamp() * 1e6))
-        profiles = profile(view, span_us, held=judge.columns_judged if judge else (), named=_named(earlier, view.name))
+        profiles = profile(view, span_us, _named(earlier, view.name))
         statistics = findings.statistics[view.name] = {name: column.statistics for name, column in profiles.items()}
         always += checks.check_complete(view, statistics, label=rules.label if is_main else None)
         always += checks.check_unique(view)

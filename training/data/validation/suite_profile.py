@@ -171,8 +171,8 @@ class ProfileMetrics:
 
     def _median(self, column: str) -> float:
         count = self._num_exact(column)
-        low, high = (float(self._at(column, rank)) for rank in ((count - 1) // 2, count // 2)) if count else (math.nan, math.nan)
-        return low if low == high else (low + high) / 2
+        low, high = self._at(column, (count - 1) // 2, count // 2) if count else (math.nan, math.nan)
+        return float(low) if low == high else (float(low) + float(high)) / 2
 
     def _quantile(self, column: str, share: float, method: str | bool) -> float:
         count = self._num_exact(column)
@@ -180,8 +180,8 @@ class ProfileMetrics:
         if not count or not isinstance(method, str) or method not in ("linear", "lower", "higher", "midpoint", "nearest"):
             raise Unknown
         ranks, weight = _ranks(count, share, method)
-        found = [self._at(column, rank) for rank in ranks]
-        return found[0] if len(found) == 1 else _between(float(found[0]), float(found[1]), weight)
+        low, high = self._at(column, ranks[0], ranks[-1])
+        return low if len(ranks) == 1 else _between(float(low), float(high), weight)
 
     def _num_exact(self, column: str) -> int:
         """Return the number of values of a number column.
@@ -194,11 +194,12 @@ class ProfileMetrics:
             raise Unknown
         return self.view.facts["rows"] - self.num_nulls(column)
 
-    def _at(self, column: str, rank: int) -> float:
-        """Return the value of a rank, 0 being the least; DuckDB sorts in the memory that it has, and spills."""
+    def _at(self, column: str, first: int, last: int) -> tuple[float, float]:
+        """Return the values of two ranks near each other, 0 being the least; DuckDB sorts in the memory that it has, and spills."""
         values = f"SELECT {self._comparable(column)} AS value FROM {{table}}"  # noqa: S608
-        found: float = self.view.rows(f"FROM ({values}) WHERE value IS NOT NULL ORDER BY value LIMIT 1 OFFSET {rank}")[0][0]
-        return found
+        limit = f"LIMIT {last - first + 1} OFFSET {first}"
+        found = self.view.rows(f"FROM ({values}) WHERE value IS NOT NULL ORDER BY value {limit}")
+        return found[0][0], found[-1][0]
 
     def _num_outside(self, column: str, arguments: Mapping[str, Any]) -> int:
         """Return the number of values that are not between `min_value` and `max_value`, compared as float64."""
@@ -238,14 +239,12 @@ class ProfileMetrics:
 
     def _values_of(self, column: str) -> pa.Table:
         """Return `value` and `rows` of each value, null among them."""
-        profile = self.profiles[column]
-        if profile.values is not None and profile.values.held is not None:
-            return profile.values.held
-        if profile.numbers is None or not profile.numbers.has_few_values:
+        found = self.profiles[column].numbers or self.profiles[column].values
+        if found is None or not found.has_few_values:
             raise Unknown
         query = f'SELECT {self._comparable(column)} AS value, count(*) AS "rows" FROM {{table}} GROUP BY 1 ORDER BY 1 NULLS LAST'  # noqa: S608
-        found: pa.Table = self.view.connection.sql(self.view.sql(query)).to_arrow_table()
-        return found
+        values: pa.Table = self.view.connection.sql(self.view.sql(query)).to_arrow_table()
+        return values
 
 
 def _ranks(count: int, share: float, method: str) -> tuple[list[int], float]:

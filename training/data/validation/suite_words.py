@@ -19,7 +19,7 @@ def result_of(result: Any, given: Mapping[str, Any], *, table: str) -> CheckResu
     """Return the result in words; `given` are the arguments as they stand in the file."""
     config = result.expectation_config
     severity = str(getattr(config.severity, "value", config.severity) or "critical")
-    broken = exception_of(result.exception_info)
+    broken = _exception_of(result.exception_info)
     values = result.result or {}
     status: Status = "passed"
     if broken or not bool(result.success):
@@ -37,14 +37,9 @@ def result_of(result: Any, given: Mapping[str, Any], *, table: str) -> CheckResu
     )
 
 
-def exception_of(info: Mapping[str, object] | None) -> str:
-    """Return the first exception's message, or an empty text: Great Expectations puts them into the result instead of raising."""
-    if not info:
-        return ""
-    for entry in (info, *info.values()):
-        if isinstance(entry, Mapping) and entry.get("raised_exception"):
-            return str(entry.get("exception_message") or "unknown exception").splitlines()[0][:200]
-    return ""
+def _exception_of(info: Mapping[str, object]) -> str:
+    """Return an exception's message, or an empty text: Great Expectations puts them into the result instead of raising."""
+    return str(info.get("exception_message") or "unknown exception").splitlines()[0][:200] if info.get("raised_exception") else ""
 
 
 def _observed(values: Mapping[str, Any]) -> str:

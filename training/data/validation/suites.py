@@ -121,12 +121,6 @@ class SuiteJudge:
         self._reads = {number: _reads(expectation, self._columns) for number, expectation in self._expectations.items()}
         self._results: dict[int, CheckResult] = {}
 
-    @property
-    def columns_judged(self) -> frozenset[str]:
-        """The columns of which an expectation says something by themselves."""
-        named = {expectation.configuration.kwargs.get("column") for expectation in self._expectations.values()}
-        return frozenset(named) & frozenset(self._columns)
-
     def refuse_too_large(self, view: TableView, limit_bytes: int) -> None:
         """Refuse expectations that need all rows in memory, where that is more than the limit; before anything is read.
 

@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import pyarrow as pa
-
 from training.data.validation.snapshot_view import TableView
 from training.sql.expressions import quoted
 
@@ -18,7 +16,7 @@ MAX_FREQUENT: Final = 512
 MAX_TEXT: Final = 200
 """Characters of a value that are kept."""
 MAX_HELD: Final = 100_000
-"""Different values of a column that are in memory at a time."""
+"""Different values of a column that a suite has in memory at a time."""
 MAX_HELD_BYTES: Final = 32 * 2**20
 
 
@@ -49,27 +47,24 @@ class ValueColumn:
     """The most frequent values of the older rows, in that order, then by value."""
     frequent: list[Counted]
     """Up to `MAX_FREQUENT` values, the most frequent first, then by value; null is none of them."""
-    held: pa.Table | None
-    """`value` and `rows` of all values, null among them; None where nobody asked or there are too many."""
+    has_few_values: bool
+    """Whether the different values fit into memory."""
     named: Mapping[str, int] = field(default_factory=dict)
     """Rows of the values that were asked for, 0 for one that is not there."""
 
 
-def count_values(
-    view: TableView, column: str, *, cut_us: int | None, num_by_older: int, hold: bool, named: Collection[str] = ()
-) -> ValueColumn:
+def count_values(view: TableView, column: str, *, cut_us: int | None, num_by_older: int, named: Collection[str] = ()) -> ValueColumn:
     """Count the values of a sound column.
 
     Args:
         cut_us: event times from this on, in microseconds since 1970, are newer; None: no row is older or newer.
         num_by_older: length of `by_older`.
-        hold: whether `held` is wanted.
         named: values whose rows are wanted, however few they are.
     """
     event_time = view.sound_event_time
     moment = None if cut_us is None or event_time is None else f"epoch_us({quoted(event_time)})"
     with _counted(view, column, moment, cut_us):
-        return _summary(view, num_by_older, hold=hold, named=named)
+        return _summary(view, num_by_older, named)
 
 
 @contextmanager
@@ -84,7 +79,7 @@ def _counted(view: TableView, column: str, moment: str | None, cut_us: int | Non
         view.connection.execute(f"DROP TABLE {COUNTED}")
 
 
-def _summary(view: TableView, num_by_older: int, *, hold: bool, named: Collection[str]) -> ValueColumn:
+def _summary(view: TableView, num_by_older: int, named: Collection[str]) -> ValueColumn:
     connection = view.connection
     sums = """
         SELECT coalesce(sum(n), 0), coalesce(sum(n) FILTER (value IS NULL), 0), coalesce(sum(older), 0), coalesce(sum(newer), 0),
@@ -98,7 +93,6 @@ def _summary(view: TableView, num_by_older: int, *, hold: bool, named: Collectio
         query = f"SELECT CAST(value AS VARCHAR), n, older, newer FROM {COUNTED} {condition} ORDER BY {order} LIMIT {limit}"  # noqa: S608
         return [Counted(value=v, rows=n, older=o, newer=w) for v, n, o, w in connection.execute(query).fetchall()]
 
-    is_small = distinct <= MAX_HELD and size_bytes <= MAX_HELD_BYTES
     return ValueColumn(
         num_rows=rows,
         num_null=nulls,
@@ -109,14 +103,9 @@ def _summary(view: TableView, num_by_older: int, *, hold: bool, named: Collectio
         maximum=maximum,
         by_older=listed("", "older DESC, value NULLS LAST", num_by_older),
         frequent=listed("WHERE value IS NOT NULL", "n DESC, value", MAX_FREQUENT),
-        held=_held(connection) if hold and is_small else None,
+        has_few_values=distinct <= MAX_HELD and size_bytes <= MAX_HELD_BYTES,
         named=_rows_of(connection, named) if named else {},
     )
-
-
-def _held(connection: Any) -> pa.Table:
-    found: pa.Table = connection.sql(f'SELECT value, n AS "rows" FROM {COUNTED} ORDER BY value NULLS LAST').to_arrow_table()  # noqa: S608
-    return found
 
 
 def _rows_of(connection: Any, values: Collection[str]) -> dict[str, int]:

@@ -46,7 +46,7 @@ def view_of(folder: Path, rows: pa.Table, kinds: dict[str, str], *, files: int =
 def judged(view: TableView, suite: list[dict[str, Any]], *, limit: int = LIMIT) -> list[CheckResult]:
     judge = SuiteJudge({"expectations": suite}, name="s", table="t", types=view.contract.types)  # type: ignore[typeddict-item]
     judge.refuse_too_large(view, limit)
-    return judge.judge(view, profile(view, (0, 1), held=judge.columns_judged), limit)
+    return judge.judge(view, profile(view, (0, 1)), limit)
 
 
 def judged_frame(suite: list[dict[str, Any]], frame: pd.DataFrame) -> list[CheckResult]:
@@ -73,5 +73,8 @@ def judged_by_great_expectations(suite: list[dict[str, Any]], frame: pd.DataFram
         validator = Validator(rows, batch_parameters={"dataframe": frame}, result_format="SUMMARY")
         for result in validator.validate_expectation_suite(gx.ExpectationSuite(name="s", expectations=group)).results:
             number = result.expectation_config.meta["position"]
+            # By metric, where it is not the expectation itself that raised.
+            raised = [info for info in result.exception_info.values() if isinstance(info, dict) and info["raised_exception"]]
+            result.exception_info = raised[0] if raised else result.exception_info
             found[number] = result_of(result, suite[number]["kwargs"], table="t")
     return [found[number] for number in range(len(suite))]

@@ -31,7 +31,7 @@ SPAN_US = (round(START.timestamp() * 1e6), round((START + timedelta(days=10)).ti
 def counted(folder: Path, columns: dict[str, Any], named: dict[str, list[str]] | None = None) -> tuple[Any, dict[str, dict[str, int]]]:
     folder.mkdir()
     opened = view(folder, columns)
-    profiles = profile(opened, SPAN_US, named=named)
+    profiles = profile(opened, SPAN_US, named)
     return counts_of(opened, profiles), {name: column.values.named for name, column in profiles.items() if column.values is not None}
 
 
