@@ -31,7 +31,7 @@ from training.evaluation.history import History, numbers_of
 from training.evaluation.measures import Measures
 from training.evaluation.raw_rows import Columns
 from training.evaluation.rows import LabelledRows, dense_numbers
-from training.evaluation_record import Baselines, Comparison, NaiveBaseline
+from training.evaluation_record import Baselines, NaiveBaseline
 from training.format import number
 from training.spec import PipelineSpec
 from training.spec.metrics import is_lower_better
@@ -99,12 +99,12 @@ def naive_record(spec: PipelineSpec, splits: Splits, candidate: Floats, metrics:
     """
     why = why_none(spec)
     if why is not None:
-        return _baselines(why_none=why)
+        return _nothing(why)
     history = History.of(spec, splits.frame, splits.labels, splits.event_us)
     chosen_by = _primary_by_name(spec, splits, history)
     of_test = naive_scores(spec, splits, history, splits.test) if chosen_by else []
     if not of_test:
-        return _baselines(why_none=f"no training label was known when the first {'test' if chosen_by else 'validation'} row was decided")
+        return _nothing(f"no training label was known when the first {'test' if chosen_by else 'validation'} row was decided")
     measures = _measures(spec, splits, splits.test)
     found = tuple(
         NaiveBaseline(
@@ -119,11 +119,11 @@ def naive_record(spec: PipelineSpec, splits: Splits, candidate: Floats, metrics:
     warnings = _season_warnings(spec, history, found)
     best = best_of(found, spec.evaluate.primary)
     if best is None:
-        return _baselines(found=found, warnings=warnings)
+        return Baselines(why_none=None, best=None, found=found, comparison=None, worse=(), warnings=warnings)
     scores = next(naive.scores for naive in of_test if naive.name == best.name)
     comparison = measures.compare(candidate, scores)
     worse = tuple(name for name, value in best.metrics.items() if _is_worse(name, metrics.get(name), value))
-    return _baselines(found=found, warnings=warnings, best=best.name, comparison=comparison, worse=worse)
+    return Baselines(why_none=None, best=best.name, found=found, comparison=comparison, worse=worse, warnings=warnings)
 
 
 def _primary_by_name(spec: PipelineSpec, splits: Splits, history: History) -> dict[str, float]:
@@ -139,17 +139,8 @@ def _measures(spec: PipelineSpec, splits: Splits, numbers: Ints) -> Measures:
     return Measures(spec.evaluate, splits.rows(numbers, spec.data.group), seed=spec.train.seed, lenient=True)
 
 
-def _baselines(
-    *,
-    why_none: str | None = None,
-    found: tuple[NaiveBaseline, ...] = (),
-    warnings: tuple[str, ...] = (),
-    best: str | None = None,
-    comparison: Comparison | None = None,
-    worse: tuple[str, ...] = (),
-) -> Baselines:
-    """Return the record with every key: the file names also what there is none of."""
-    return Baselines(why_none=why_none, best=best, found=found, comparison=comparison, worse=worse, warnings=warnings)
+def _nothing(why: str) -> Baselines:
+    return Baselines(why_none=why, best=None, found=(), comparison=None, worse=(), warnings=())
 
 
 def why_none(spec: PipelineSpec) -> str | None:

@@ -176,7 +176,7 @@ def multiclass_plots(labels: Floats, models: Models, classes: Sequence[str] = ()
 
 def history_plot(history: Sequence[Mapping[str, float]]) -> str:
     """Return training and validation loss by epoch (a round, for boosted trees)."""
-    figure, axes = _figure(("epoch", "loss"))
+    figure, axes = new_figure(("epoch", "loss"))
     epochs = np.array([entry["epoch"] for entry in history], dtype=np.float64)
     for name, color, style in (("train_loss", CANDIDATE, "solid"), ("validation_loss", VALIDATION, "dashed")):
         losses = np.array([entry.get(name, np.nan) for entry in history], dtype=np.float64)
@@ -186,8 +186,8 @@ def history_plot(history: Sequence[Mapping[str, float]]) -> str:
             label = name.replace("_", " ")
             axes.plot(*thin(epochs[known], losses[known]), marker=marker, markersize=4, label=label, color=color, linestyle=style)
     axes.xaxis.get_major_locator().set_params(integer=True)
-    _legend(axes)
-    return _svg(figure, "Loss")
+    add_legend(axes)
+    return svg_text(figure, "Loss")
 
 
 def thin(x: Floats, y: Floats, limit: int = MAX_POINTS) -> tuple[Floats, Floats]:
@@ -227,7 +227,7 @@ def _confusion(labels: Floats, scores: Floats, classes: Sequence[str]) -> str:
     size = len(names)
     matrix = np.bincount(place[actual] * size + place[said], minlength=size * size).reshape(size, size)
     shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
-    figure, axes = _figure(("predicted class", "class"))
+    figure, axes = new_figure(("predicted class", "class"))
     for row in range(size):
         for column in range(size):
             share = float(shares[row, column])
@@ -243,24 +243,25 @@ def _confusion(labels: Floats, scores: Floats, classes: Sequence[str]) -> str:
     axes.set_yticks(range(size), short, parse_math=False)
     axes.set_xlim(-0.5, size - 0.5)
     axes.set_ylim(size - 0.5, -0.5)
-    return _svg(figure, "Confusion")
+    return svg_text(figure, "Confusion")
 
 
 def _chart(title: str, draw: Callable[[Any, str, Floats], None], models: Models, names: tuple[str, str], *, diagonal: bool = False) -> str:
-    figure, axes = _figure(names)
+    figure, axes = new_figure(names)
     if diagonal:
         axes.plot([0, 1], [0, 1], color=FAINT, linewidth=1, zorder=1)
     for name, scores in models.items():
         draw(axes, name, scores)
-    _legend(axes)
-    return _svg(figure, title)
+    add_legend(axes)
+    return svg_text(figure, title)
 
 
-def _legend(axes: Any) -> None:
+def add_legend(axes: Any) -> None:
     axes.legend(frameon=False, fontsize=9, labelcolor=INK)
 
 
-def _figure(names: tuple[str, str]) -> tuple[Figure, Any]:
+def new_figure(names: tuple[str, str]) -> tuple[Figure, Any]:
+    """Return an empty figure and its axes; `names`: of x and y."""
     figure = Figure(figsize=(4.6, 3.4), layout="constrained")
     figure.patch.set_visible(False)
     axes = figure.add_subplot()
@@ -273,7 +274,8 @@ def _figure(names: tuple[str, str]) -> tuple[Figure, Any]:
     return figure, axes
 
 
-def _svg(figure: Figure, title: str) -> str:
+def svg_text(figure: Figure, title: str) -> str:
+    """Return a figure as SVG for a page that may hold several, the same text for the same figure."""
     stream = io.StringIO()
     # A fixed salt, no date: the same evaluation gives the same bytes. Text stays text: it can be read aloud, searched and coloured.
     with mpl.rc_context({"svg.hashsalt": "nightshift", "svg.fonttype": "none", "text.color": INK}):

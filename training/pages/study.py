@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import functools
-import io
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
-import matplotlib as mpl
 from jinja2 import Template
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from training.format import brief, number
+from training.pages.plots import add_legend, new_figure, svg_text
 from training.pages.templates import template_environment
 from training.spec.sections.tuning import Tune
 from training.tuning.records import TrialRecord, is_minimized, objective_value
@@ -31,9 +30,11 @@ def render_study(
     # Sorted by what the search minimizes, shown as the objective has it.
     records, ranked = ([_of_objective(each, tune.objective) for each in found] for found in (records, ranked))
     best = _of_objective(best, tune.objective)
-    course = _course(records, best, tune.objective)
-    plots = {"Course of the study": course, "Lowest validation loss of each trial so far": _curves(records)}
-    plots |= {f"By {name}": _by_setting(records, name, tune) for name in list(importance or tune.space)[:MAX_SLICES]}
+    figures = {
+        "Course of the study": _course(records, best, tune.objective),
+        "Lowest validation loss of each trial so far": _curves(records),
+    }
+    figures |= {f"By {name}": _by_setting(records, name, tune) for name in list(importance or tune.space)[:MAX_SLICES]}
     values = {
         "pipeline": pipeline,
         "as_of": as_of,
@@ -43,7 +44,7 @@ def render_study(
         "importance": importance,
         "records": ranked,
         "names": list(tune.space),
-        "plots": plots,
+        "plots": {title: svg_text(figure, title) for title, figure in figures.items()},
         "num_epochs": sum(record.epochs for record in records),
     }
     return _template().render(number=number, brief=brief, **values).encode()
@@ -53,8 +54,8 @@ def _of_objective(record: TrialRecord, objective: str) -> TrialRecord:
     return record if record.value is None else replace(record, value=objective_value(objective, record.value))
 
 
-def _course(records: Sequence[TrialRecord], best: TrialRecord, objective: str) -> str:
-    figure, axes = _figure(("trial", objective))
+def _course(records: Sequence[TrialRecord], best: TrialRecord, objective: str) -> Figure:
+    figure, axes = new_figure(("trial", objective))
     complete = [record for record in records if record.state == "complete" and record.value is not None]
     axes.scatter([r.slot for r in complete], [r.value for r in complete], color=COLORS["complete"], s=14, label="complete")
     better = min if is_minimized(objective) else max
@@ -62,22 +63,22 @@ def _course(records: Sequence[TrialRecord], best: TrialRecord, objective: str) -
     axes.step([r.slot for r in complete], bests, where="post", color="#d1701b", label="best so far")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.axvline(best.slot, color="#dddddd", linewidth=1, zorder=0)
-    axes.legend(frameon=False)
-    return _svg(figure)
+    add_legend(axes)
+    return figure
 
 
-def _curves(records: Sequence[TrialRecord]) -> str:
-    figure, axes = _figure(("epoch", "validation loss"))
+def _curves(records: Sequence[TrialRecord]) -> Figure:
+    figure, axes = new_figure(("epoch", "validation loss"))
     for state in ("pruned", "complete"):
         for record in records:
             if record.state == state and record.losses:
                 epochs, losses = zip(*record.losses, strict=True)
                 axes.plot(epochs, losses, color=COLORS[state], linewidth=0.8, marker="." if len(epochs) == 1 else None)
-    return _svg(figure)
+    return figure
 
 
-def _by_setting(records: Sequence[TrialRecord], name: str, tune: Tune) -> str:
-    figure, axes = _figure((name, tune.objective))
+def _by_setting(records: Sequence[TrialRecord], name: str, tune: Tune) -> Figure:
+    figure, axes = new_figure((name, tune.objective))
     known = [record for record in records if record.state == "complete" and name in record.settings]
     space = tune.space[name]
     values = [r.settings[name] if space.choices is None else space.choices.index(r.settings[name]) for r in known]
@@ -88,25 +89,7 @@ def _by_setting(records: Sequence[TrialRecord], name: str, tune: Tune) -> str:
         axes.set_xscale("log")
     elif space.int_ is not None:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    return _svg(figure)
-
-
-def _figure(names: tuple[str, str]) -> tuple[Figure, Any]:
-    figure = Figure(figsize=(4.6, 3.4), layout="constrained")
-    axes = figure.add_subplot()
-    axes.set_xlabel(names[0])
-    axes.set_ylabel(names[1])
-    axes.spines[["top", "right"]].set_visible(False)
-    return figure, axes
-
-
-def _svg(figure: Figure) -> str:
-    stream = io.StringIO()
-    # A fixed salt, no date: the same study gives the same bytes.
-    with mpl.rc_context({"svg.hashsalt": "nightshift", "svg.fonttype": "none"}):
-        figure.savefig(stream, format="svg", metadata={"Date": None})
-    text = stream.getvalue()
-    return text[text.index("<svg") :]
+    return figure
 
 
 @functools.cache
