@@ -40,7 +40,7 @@ IN_A_MESSAGE: Final = re.compile(r"\[([a-z_]+\.[a-z_]+)\] ")
 
 
 @dataclass(slots=True)
-class Found:
+class CodeFacts:
     """What the source says of one code."""
 
     files: set[str] = field(default_factory=set)
@@ -48,28 +48,28 @@ class Found:
     hints: set[str] = field(default_factory=set)
 
 
-def collect(root: Path) -> dict[str, Found]:
+def collect(root: Path) -> dict[str, CodeFacts]:
     """Return code to what the source says of it, sorted."""
-    found: dict[str, Found] = {}
+    found: dict[str, CodeFacts] = {}
     mentioned: list[tuple[str, str]] = []
     for path in sorted(path for folder in SOURCES for path in (root / folder).rglob("*.py")):
         file, tree = path.relative_to(root).as_posix(), ast.parse(path.read_bytes())
         for call, names in _calls(tree, _assigned(tree.body)):
             for value in _codes(call):
-                entry = found.setdefault(value, Found())
+                entry = found.setdefault(value, CodeFacts())
                 entry.files.add(file)
                 entry.classes.add(RAISED_AS.get(_called(call), _called(call)))
                 entry.hints |= _hints(call, names)
         for text in (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)):
             mentioned += [(text, file)] if _is_code(text) else []
             for value in IN_A_MESSAGE.findall(text):
-                found.setdefault(value, Found()).files.add(file)
+                found.setdefault(value, CodeFacts()).files.add(file)
     # Codes in tables and conditions, beside those that stand where they are raised.
     prefixes = {value.split(".")[0] for value in found}
     keys = {f"{path}.{key.name}" for path, section in spec.sections(PipelineSpec) for key in spec.keys_of(section)}
     for value, file in mentioned:
         if (value.split(".")[0] in prefixes or value in ALONE) and value not in keys and file not in METRICS:
-            found.setdefault(value, Found()).files.add(file)
+            found.setdefault(value, CodeFacts()).files.add(file)
     return dict(sorted(found.items()))
 
 

@@ -15,7 +15,7 @@ from training.data.fits import DEFAULT_BUCKETS, DEFAULT_HASH_BUCKETS, DEFAULT_MA
 from training.data.shard_format import FeatureEntry
 from training.data.text_grams import DEFAULT_TEXT_BUCKETS, text_cells
 from training.engine.parallel.gang import Gang
-from training.engine.planning.costs import Work
+from training.engine.planning.costs import StepWork
 from training.engine.planning.devices import KINDS, Device, Devices
 from training.engine.planning.planner import Plan, check_fits, judged, plan
 from training.engine.planning.probe import ROWS_OF_A_GROUP, LayoutCandidate, facts_of
@@ -61,7 +61,7 @@ def plan_of(spec: PipelineSpec, features: Sequence[FeatureEntry], devices: Devic
         cut=family.pipeline_stages,
         rows_of_a_group=rows_of_a_group or ROWS_OF_A_GROUP,
     )
-    work = Work(
+    work = StepWork(
         batch_size=train.batch_size or DEFAULT_BATCH_SIZE,
         micro_batch_size=train.micro_batch_size,
         mode=train.activation_checkpointing,

@@ -12,7 +12,7 @@ from training.sql.expressions import quoted
 from training.starter.cells import FoundColumn
 from training.starter.choices import Choices
 from training.starter.keys import KEY_TYPES, is_unique, key_of, may_be_id, num_values
-from training.starter.labels import Label
+from training.starter.labels import GuessedLabel
 from training.starter.leaks import suspects
 from training.starter.names import free
 from training.starter.scalars import duration, flow_list, scalar
@@ -32,7 +32,7 @@ WEEK: Final = timedelta(days=7)
 class Draft:
     """A pipeline that `texts` writes down."""
 
-    label: Label
+    label: GuessedLabel
     key: Sequence[str]
     row_number: str
     """Column with the number of the row in its file, which is part of the key; empty: the key is in the file."""
@@ -57,7 +57,7 @@ class Draft:
     notes: Sequence[str]
 
 
-def drafted(table: FoundTable, time: EventTime, label: Label, choices: Choices, *, report: Report) -> Draft:
+def drafted(table: FoundTable, time: EventTime, label: GuessedLabel, choices: Choices, *, report: Report) -> Draft:
     """Decide what the pipeline is.
 
     Args:
@@ -141,7 +141,7 @@ def _reasons(*found: dict[str, str]) -> str:
     return "; ".join(f"{name}: {reason}" for names in found for name, reason in names.items())[:500]
 
 
-def _entities(table: FoundTable, time: EventTime, label: Label, late: dict[str, str]) -> list[str] | None:
+def _entities(table: FoundTable, time: EventTime, label: GuessedLabel, late: dict[str, str]) -> list[str] | None:
     """Return the columns that name the series of a row: with the time they identify it. None: rows are no series."""
     if is_unique(table, [time.instant]):
         return []
@@ -221,7 +221,7 @@ def _step(table: FoundTable, time: EventTime, entities: Sequence[str] | None) ->
     return DAY if gap is None else timedelta(microseconds=int(str(gap)))
 
 
-def _windows(table: FoundTable, time: EventTime, label: Label, entities: Sequence[str]) -> dict[str, str]:
+def _windows(table: FoundTable, time: EventTime, label: GuessedLabel, entities: Sequence[str]) -> dict[str, str]:
     """Return lags of the label, for a series: a row's label is known one step later."""
     step = max(_step(table, time, entities), timedelta(seconds=1))
     if step > WEEK * 5:

@@ -10,7 +10,7 @@ from typing import Final
 from training.errors import DataError, shown
 from training.sql.expressions import quoted
 from training.starter.cells import FoundColumn
-from training.starter.labels import Label
+from training.starter.labels import GuessedLabel
 from training.starter.names import free
 from training.starter.tables import FoundTable
 from training.starter.time_columns import EventTime
@@ -20,7 +20,9 @@ ID_NAME: Final = re.compile(r"(^|_)(id|key|no|nr|num|number|index|row|rownames)$
 KEY_TYPES: Final = frozenset({"int8", "int16", "int32", "int64", "string", "date", "timestamp"})
 
 
-def key_of(table: FoundTable, time: EventTime, label: Label, late: dict[str, str], named: Sequence[str]) -> tuple[Sequence[str], str]:
+def key_of(
+    table: FoundTable, time: EventTime, label: GuessedLabel, late: dict[str, str], named: Sequence[str]
+) -> tuple[Sequence[str], str]:
     """Return the key, and the column with the number of the row where no columns of the file are one."""
     if named:
         return _checked_key(table, time, named), ""
@@ -46,7 +48,7 @@ def _checked_key(table: FoundTable, time: EventTime, key: Sequence[str]) -> Sequ
     return named
 
 
-def _key(table: FoundTable, time: EventTime, label: Label, late: dict[str, str]) -> Sequence[str]:
+def _key(table: FoundTable, time: EventTime, label: GuessedLabel, late: dict[str, str]) -> Sequence[str]:
     usable = [
         column
         for column in table.columns.values()

@@ -17,7 +17,7 @@ PRIMARY: Final = {"binary": "auc", "multiclass": "log_loss", "regression": "rmse
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Label:
+class GuessedLabel:
     """The label of a table."""
 
     column: str
@@ -39,7 +39,7 @@ class Label:
     note: str = ""
 
 
-def label_of(table: FoundTable, name: str, *, task: str = "", positive: str = "") -> Label:
+def label_of(table: FoundTable, name: str, *, task: str = "", positive: str = "") -> GuessedLabel:
     """Return what is predicted.
 
     Args:
@@ -88,7 +88,7 @@ def _sql(column: FoundColumn, missing: str = "") -> str:
     return f"nullif({plain}, {literal(missing)})" if missing else plain
 
 
-def _text(column: FoundColumn, found: list[tuple[object, int]], task: str, positive: str, missing: int) -> Label:
+def _text(column: FoundColumn, found: list[tuple[object, int]], task: str, positive: str, missing: int) -> GuessedLabel:
     is_truth = column.type == "boolean"
     classes = [str(value) for value, _count in found]
     chosen = task or ("binary" if len(classes) == 2 else "multiclass")
@@ -98,9 +98,9 @@ def _text(column: FoundColumn, found: list[tuple[object, int]], task: str, posit
         raise _refused(column.name, f"it has more than {MAX_CLASSES:,} different values", "derive a text with fewer values")
     if chosen == "binary" and len(classes) != 2:
         raise _refused(column.name, f"it has {len(classes)} classes, a binary label has two", "leave --task out")
-    plain = Label(column=column.name, name=column.name, sql=_sql(column), task=chosen, num_missing=missing)
+    plain = GuessedLabel(column=column.name, name=column.name, sql=_sql(column), task=chosen, num_missing=missing)
     if chosen == "multiclass" or is_truth:
-        return Label(
+        return GuessedLabel(
             column=column.name,
             name=column.name,
             sql=quoted(column.name),
@@ -115,7 +115,7 @@ def _text(column: FoundColumn, found: list[tuple[object, int]], task: str, posit
     return replace(plain, positive=positive or guess, classes=classes, note=note)
 
 
-def _number(column: FoundColumn, found: list[tuple[object, int]], task: str, missing: int) -> Label:
+def _number(column: FoundColumn, found: list[tuple[object, int]], task: str, missing: int) -> GuessedLabel:
     values = sorted(float(str(value)) for value, _count in found)
     chosen = task or ("binary" if len(values) == 2 else "regression")
     name = column.name if not column.marker else f"{column.name}_number"
@@ -130,7 +130,7 @@ def _number(column: FoundColumn, found: list[tuple[object, int]], task: str, mis
         raise _refused(column.name, "its values are no classes from 0", "leave --task out, or write the classes as texts")
     elif not task and len(values) <= 20 and all(value.is_integer() for value in values):
         note = f"{column.name} has {len(values)} different whole numbers and is taken as an amount: --task multiclass takes them as classes"
-    return Label(column=column.name, name=name, sql=column.sql, task=chosen, rule=rule, num_missing=missing, note=note)
+    return GuessedLabel(column=column.name, name=name, sql=column.sql, task=chosen, rule=rule, num_missing=missing, note=note)
 
 
 def _refused(name: str, reason: str, hint: str) -> DataError:

@@ -13,7 +13,7 @@ from training.errors import DataError, shown
 from training.spec.partitions import Grain
 from training.spec.types import MAX_DURATION
 from training.starter.choices import Choices
-from training.starter.labels import Label
+from training.starter.labels import GuessedLabel
 from training.starter.leaks import suspects
 from training.starter.scalars import scalar
 from training.starter.tables import FoundTable, Report
@@ -58,7 +58,7 @@ def span_of(table: FoundTable, time: EventTime, first: datetime, last: datetime,
 
 
 def split_of(
-    table: FoundTable, time: EventTime, label: Label, span: Span, choices: Choices, *, late: Collection[str], report: Report
+    table: FoundTable, time: EventTime, label: GuessedLabel, span: Span, choices: Choices, *, late: Collection[str], report: Report
 ) -> tuple[str, list[str], str]:
     """Return how rows are divided, as the YAML has it, what the reader should know of it, and SQL of rows with the test rows' times.
 
@@ -94,12 +94,12 @@ def split_of(
     return f"{{by: {kind}{column}, validation: {SHARE}, test: {SHARE}}}", [], ALL_ROWS
 
 
-def _that_give_it(table: FoundTable, label: Label, names: list[str], rows: str, report: Report) -> dict[str, str]:
+def _that_give_it(table: FoundTable, label: GuessedLabel, names: list[str], rows: str, report: Report) -> dict[str, str]:
     """Return the columns that determine the class in some rows, as the gate `leakage` would find."""
     return {} if label.task == "regression" else suspects(table, label.sql, names=names, is_number=False, report=report, rows=rows)
 
 
-def _by_time(table: FoundTable, time: EventTime, label: Label, first: datetime, end: datetime, *, is_fixed: bool) -> tuple[str, str]:
+def _by_time(table: FoundTable, time: EventTime, label: GuessedLabel, first: datetime, end: datetime, *, is_fixed: bool) -> tuple[str, str]:
     """Return the split by time with the newest seventh of the rows as test, and SQL of these rows.
 
     Where there are too few times, it is at random, and there is no SQL.

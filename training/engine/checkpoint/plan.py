@@ -49,7 +49,7 @@ class LocalChunk:
 
 
 @dataclass(eq=False)
-class Listing:
+class ShardListing:
     """The chunks of one rank, in the order of names, and what of them it writes once the ranks have agreed."""
 
     chunks: tuple[LocalChunk, ...]
@@ -62,11 +62,11 @@ class Listing:
         return [chunk.to_json() for chunk in self.chunks]
 
     @classmethod
-    def from_json(cls, values: JsonValue) -> Listing:
+    def from_json(cls, values: JsonValue) -> ShardListing:
         return cls(tuple(LocalChunk.from_json(chunk) for chunk in cast(list[JsonValue], values)))
 
     @classmethod
-    def of(cls, state: State) -> Listing:
+    def of(cls, state: State) -> ShardListing:
         """Return the chunks that this process has of a state; a DTensor of a mesh without this process has none here."""
         planner = DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
         planner.set_up_planner({name: state[name] for name in sorted(state)})
@@ -83,7 +83,7 @@ class GlobalPlan:
     """By rank: numbers of the chunks of its listing that it writes, in this order."""
 
 
-def plan_for(listings: Sequence[Listing]) -> GlobalPlan:
+def plan_for(listings: Sequence[ShardListing]) -> GlobalPlan:
     """Divide the chunks among the ranks that hold them: what several hold is written by the one with the least so far.
 
     Raises:
@@ -137,12 +137,12 @@ def _write_item(chunk: LocalChunk) -> WriteItem:
     return WriteItem(index=MetadataIndex(chunk.name, box.offsets), type=WriteItemType.SHARD, tensor_data=data)
 
 
-def _numbers(listing: Listing, items: Iterable[WriteItem]) -> list[int]:
+def _numbers(listing: ShardListing, items: Iterable[WriteItem]) -> list[int]:
     wanted = {(item.index.fqn, tuple(item.index.offset or ())) for item in items}
     return [number for number, chunk in enumerate(listing.chunks) if (chunk.name, chunk.offsets) in wanted and num_items(chunk.sizes)]
 
 
-def _check_agreed(listings: Sequence[Listing]) -> None:
+def _check_agreed(listings: Sequence[ShardListing]) -> None:
     """The planner compares neither dtypes and shapes of ranks nor sizes of chunks that begin at the same item."""
     tensors: dict[str, tuple[str, tuple[int, ...]]] = {}
     boxes: dict[tuple[str, tuple[int, ...]], tuple[int, ...]] = {}
@@ -155,7 +155,7 @@ def _check_agreed(listings: Sequence[Listing]) -> None:
                 raise DataError("checkpoint.unplanned", message)
 
 
-def _entries(listings: Sequence[Listing], assigned: Sequence[Sequence[int]]) -> dict[str, ChunkedEntry]:
+def _entries(listings: Sequence[ShardListing], assigned: Sequence[Sequence[int]]) -> dict[str, ChunkedEntry]:
     entries: dict[str, ChunkedEntry] = {}
     for listing in listings:
         for chunk in listing.chunks:

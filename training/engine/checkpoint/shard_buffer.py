@@ -9,7 +9,7 @@ from typing import Final
 import torch
 
 from training.engine.checkpoint.chunks import num_items
-from training.engine.checkpoint.plan import Listing, local_part, local_parts
+from training.engine.checkpoint.plan import ShardListing, local_part, local_parts
 from training.engine.checkpoint.tensors import Background, Cells, Signature, State, check_savable, copy_all, signature_of, view_of
 
 ALIGNMENT_BYTES: Final = 64
@@ -22,7 +22,7 @@ class BufferLayout:
     """What this process has of the states with one signature."""
 
     signature: Signature
-    listing: Listing
+    listing: ShardListing
     assigned: Sequence[int] | None = None
     """Numbers of the chunks that it writes; None: the ranks have not agreed yet, so it copies all that it has."""
 
@@ -50,7 +50,7 @@ class Layouts:
             if known.signature == signature:
                 return known
         check_savable(state)
-        layout = BufferLayout(signature, Listing.of(state))
+        layout = BufferLayout(signature, ShardListing.of(state))
         self._known = [layout, *self._known[: NUM_LAYOUTS - 1]]
         return layout
 

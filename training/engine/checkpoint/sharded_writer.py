@@ -23,7 +23,7 @@ from training.contracts import JsonObject, JsonValue, sha256_hex
 from training.engine.checkpoint.background import DaemonThread
 from training.engine.checkpoint.chunks import FORMAT, Piece, block_name, blocks_for, read_index
 from training.engine.checkpoint.format import Identity, Position
-from training.engine.checkpoint.plan import GlobalPlan, Listing, plan_for
+from training.engine.checkpoint.plan import GlobalPlan, ShardListing, plan_for
 from training.engine.checkpoint.savers import Exchange, Savers
 from training.engine.checkpoint.shard_buffer import BufferLayout, Copied, Layouts, ShardBuffer
 from training.engine.checkpoint.tensors import State
@@ -203,7 +203,7 @@ class ShardedWriter:
         plan_id = sha256_hex(json.dumps([digests[rank] for rank in ranks]).encode())
         if plan_id not in self._plans:
             listings = exchange.all({rank: f"listing/{rank}/{digests[rank]}" for rank in ranks})
-            plan = plan_for([Listing.from_json(listings[rank]) for rank in ranks])
+            plan = plan_for([ShardListing.from_json(listings[rank]) for rank in ranks])
             for rank, numbers in enumerate(plan.assigned):
                 exchange.tell(f"assigned/{plan_id}/{rank}", list(numbers))
             self._plans[plan_id] = plan

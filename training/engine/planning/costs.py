@@ -35,7 +35,7 @@ class Line:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ModelFacts:
+class ModelSize:
     """What a plan has to know of a model. Bytes are those of fp32."""
 
     num_parameters: int
@@ -81,7 +81,7 @@ class ModelFacts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Work:
+class StepWork:
     """What a step does, of the section `train`."""
 
     batch_size: int
@@ -133,7 +133,7 @@ def size_of(layout: Layout, dimension: str) -> int:
     return int(getattr(layout, dimension, 1))
 
 
-def memory_of(facts: ModelFacts, work: Work, layout: Layout, devices: Devices) -> Memory:
+def memory_of(facts: ModelSize, work: StepWork, layout: Layout, devices: Devices) -> Memory:
     """Return the memory of one process; with a pipeline, the parameters of the largest stage and the activations of the first one."""
     shard, tensor, stages = (size_of(layout, name) for name in ("shard", "tensor", "pipeline"))
     part = facts.tensor_part(tensor) * facts.stage_part(stages) / shard
@@ -156,7 +156,7 @@ def memory_of(facts: ModelFacts, work: Work, layout: Layout, devices: Devices) -
     )
 
 
-def _buffers(facts: ModelFacts, work: Work, layout: Layout) -> float:
+def _buffers(facts: ModelSize, work: StepWork, layout: Layout) -> float:
     shard, tensor, stages = (size_of(layout, name) for name in ("shard", "tensor", "pipeline"))
     part = facts.tensor_part(tensor)
     found = facts.buffer_bytes + facts.update_bytes * part
@@ -186,7 +186,7 @@ class Wire:
     is_within_node: bool
 
 
-def wire_of(facts: ModelFacts, work: Work, layout: Layout, devices: Devices) -> list[Wire]:
+def wire_of(facts: ModelSize, work: StepWork, layout: Layout, devices: Devices) -> list[Wire]:
     """Return the collectives of a step, besides a few of single numbers."""
     data, shard, tensor, stages = (size_of(layout, name) for name in ("data", "shard", "tensor", "pipeline"))
     num_micro, rows = work.num_micro_batches(layout), work.rows(layout)
@@ -222,7 +222,7 @@ def _wire(kind: str, purpose: str, count: int, num_bytes: float, is_within_node:
     return Wire(kind=kind, purpose=purpose, count=count, num_bytes=math.ceil(num_bytes), is_within_node=is_within_node)
 
 
-def bubble_of(work: Work, layout: Layout) -> float:
+def bubble_of(work: StepWork, layout: Layout) -> float:
     """Return the share of a step in which a stage of the pipeline waits (Narayanan et al., 2021)."""
     stages = size_of(layout, "pipeline")
     return (stages - 1) / (work.num_micro_batches(layout) + stages - 1)
@@ -241,7 +241,7 @@ class StepTime:
         return max(self.compute, self.wire) + self.update
 
 
-def step_time(facts: ModelFacts, work: Work, layout: Layout, devices: Devices) -> StepTime:
+def step_time(facts: ModelSize, work: StepWork, layout: Layout, devices: Devices) -> StepTime:
     """Return the expected time of a step, under the assumptions that `nightshift layout` prints."""
     kind = devices.kind
     passes = {"none": 3.0, "selective": 3.5, "full": 4.0}[work.mode]

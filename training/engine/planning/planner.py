@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from training.engine.planning.costs import Memory, ModelFacts, StepTime, Wire, Work, bubble_of, memory_of, step_time, wire_of
+from training.engine.planning.costs import Memory, ModelSize, StepTime, StepWork, Wire, bubble_of, memory_of, step_time, wire_of
 from training.engine.planning.devices import GIB, Devices
 from training.errors import Problem, SpecError
 from training.spec.layout import Layout
@@ -34,8 +34,8 @@ class LayoutVerdict:
 class Plan:
     """A choice with its reasoning."""
 
-    facts: ModelFacts
-    work: Work
+    facts: ModelSize
+    work: StepWork
     devices: Devices
     chosen: LayoutVerdict
     rejected: Sequence[LayoutVerdict] = field(default=())
@@ -73,7 +73,7 @@ def gib(num_bytes: float) -> str:
     return f"{num_bytes / GIB:.1f} GiB" if num_bytes >= GIB else f"{num_bytes / (1 << 20):.1f} MiB"
 
 
-def plan(facts: ModelFacts, work: Work, devices: Devices) -> Plan:
+def plan(facts: ModelSize, work: StepWork, devices: Devices) -> Plan:
     """Return the layout that `train.parallel: auto` takes; where none fits, that with the least memory, and `fits` is False."""
     rejected: list[LayoutVerdict] = []
     for layout in candidates(facts, devices):
@@ -97,7 +97,7 @@ def check_fits(found: Plan) -> None:
     raise SpecError("train.parallel", [Problem(code="parallel.memory", field="train.parallel", message=message, hint=hint)])
 
 
-def judged(facts: ModelFacts, work: Work, layout: Layout, devices: Devices) -> LayoutVerdict:
+def judged(facts: ModelSize, work: StepWork, layout: Layout, devices: Devices) -> LayoutVerdict:
     """Return whether a layout fits."""
     memory = memory_of(facts, work, layout, devices)
     problem = None
@@ -111,11 +111,11 @@ def judged(facts: ModelFacts, work: Work, layout: Layout, devices: Devices) -> L
     return LayoutVerdict(layout=layout, memory=memory, problem=problem)
 
 
-def _has_too_many_ranks(layout: Layout, work: Work) -> bool:
+def _has_too_many_ranks(layout: Layout, work: StepWork) -> bool:
     return layout.num_data_ranks > work.batch_size
 
 
-def candidates(facts: ModelFacts, devices: Devices) -> Iterator[Layout]:
+def candidates(facts: ModelSize, devices: Devices) -> Iterator[Layout]:
     """Yield the layouts of so many devices, the simplest first."""
     world_size, node = devices.count, math.gcd(devices.count, devices.per_node)
     yield Layout(data=world_size)
@@ -148,7 +148,7 @@ def _divisors(number: int) -> list[int]:
     return [size for size in range(1, number + 1) if number % size == 0]
 
 
-def _advice(facts: ModelFacts, work: Work, rejected: Sequence[LayoutVerdict], devices: Devices) -> list[str]:
+def _advice(facts: ModelSize, work: StepWork, rejected: Sequence[LayoutVerdict], devices: Devices) -> list[str]:
     """Return keys of the spec that would let a simpler layout fit, which is rejected as the spec is."""
     found = []
     for mode in ("selective", "full") if work.mode == "none" else ():
@@ -166,6 +166,6 @@ def _advice(facts: ModelFacts, work: Work, rejected: Sequence[LayoutVerdict], de
     return found
 
 
-def _fitting(facts: ModelFacts, work: Work, rejected: Sequence[LayoutVerdict], devices: Devices) -> LayoutVerdict | None:
+def _fitting(facts: ModelSize, work: StepWork, rejected: Sequence[LayoutVerdict], devices: Devices) -> LayoutVerdict | None:
     verdicts = (judged(facts, work, verdict.layout, devices) for verdict in rejected)
     return next((verdict for verdict in verdicts if verdict.problem is None), None)

@@ -26,7 +26,7 @@ from training.engine.parallel.pipeline_cut import names_of_stages
 from training.engine.parallel.sharded import blocks_of
 from training.engine.parallel.strategy import SumLoss
 from training.engine.parallel.tensor_plan import TensorPlan, extents_of
-from training.engine.planning.costs import Line, Mode, ModelFacts
+from training.engine.planning.costs import Line, Mode, ModelSize
 from training.errors import Problem, SpecError
 
 logger = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ class _Run:
         )
 
 
-def facts_of(candidate: LayoutCandidate) -> ModelFacts:
+def facts_of(candidate: LayoutCandidate) -> ModelSize:
     """Return what a plan has to know of a model.
 
     Raises:
@@ -100,7 +100,7 @@ def facts_of(candidate: LayoutCandidate) -> ModelFacts:
         raise SpecError("train.model", [Problem(code="layout.model", field="train.model", message=message, hint=hint)]) from err
 
 
-def _measured(candidate: LayoutCandidate, *, is_fake: bool) -> ModelFacts:
+def _measured(candidate: LayoutCandidate, *, is_fake: bool) -> ModelSize:
     with torch.random.fork_rng(devices=[]), _fake() if is_fake else nullcontext():
         module = candidate.build()
         num_bytes = sum(map(_bytes, module.parameters()))
@@ -115,7 +115,7 @@ def _measured(candidate: LayoutCandidate, *, is_fake: bool) -> ModelFacts:
         optimizer = candidate.optimizer(module)
         plan = candidate.tensor_plan(module)
         extents = None if plan is None else extents_of(module, plan)
-        return ModelFacts(
+        return ModelSize(
             num_parameters=sum(parameter.numel() for parameter in module.parameters()),
             parameter_bytes=num_bytes,
             buffer_bytes=sum(map(_bytes, module.buffers())),

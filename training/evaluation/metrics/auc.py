@@ -29,7 +29,7 @@ FEW_OF_A_CLASS: Final = 200
 """Rows of the rarer class below which areas are computed for each resample, however many rows there are."""
 
 
-class _Runs(NamedTuple):
+class _EqualScores(NamedTuple):
     """Rows of equal scores together, by rising score."""
 
     order: NDArray[np.int64]
@@ -160,10 +160,10 @@ def precision_influence(labels: Floats, scores: Floats) -> Floats:
     return influence
 
 
-def _runs(scores: Floats) -> _Runs:
+def _runs(scores: Floats) -> _EqualScores:
     order = np.argsort(scores, kind="stable")
     ordered = scores[order]
-    return _Runs(order, np.append(0, np.flatnonzero(ordered[1:] != ordered[:-1]) + 1))
+    return _EqualScores(order, np.append(0, np.flatnonzero(ordered[1:] != ordered[:-1]) + 1))
 
 
 def _counts(labels: Floats, scores: Floats) -> _Counts:
@@ -177,7 +177,7 @@ def _counts(labels: Floats, scores: Floats) -> _Counts:
     return _Counts(of_row, positives, negatives)
 
 
-def _weights_of_runs(labels: Floats, runs: _Runs, weights: Weights) -> tuple[Floats, Floats]:
+def _weights_of_runs(labels: Floats, runs: _EqualScores, weights: Weights) -> tuple[Floats, Floats]:
     """Return the weight of each run's positives and negatives, [resamples, runs] each."""
     ordered = weights[:, runs.order]
     positive = ordered * labels[runs.order].astype(np.float32)

@@ -41,7 +41,7 @@ Loss = Callable[[Floats, Floats], tuple[Floats, Floats]]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Block:
+class RowBlock:
     """Some rows."""
 
     cells: sparse.csr_array
@@ -74,7 +74,7 @@ def fitted(context: FitContext) -> tuple[dict[str, Floats], str, Rounds]:
     with liveness.phase("part", "means"):
         scale = Scale.of(shards)
     blocks = {split: _blocks(rows, scale) for split, rows in shards.items()}
-    fit = Fit(context, LOSSES[objective], blocks, num_outputs)
+    fit = LinearFit(context, LOSSES[objective], blocks, num_outputs)
     with liveness.phase("step"):
         fit.run(_intercept(objective, blocks["train"], num_outputs))
     inputs, intercept = fit.best[:-1], fit.best[-1]
@@ -131,7 +131,7 @@ def _floats(rows: MappedShards) -> Iterator[Floats]:
         yield np.ascontiguousarray(rows.cells[shard][piece, : rows.num_floats]).view(np.float32).astype(np.float64)
 
 
-class _Blocks:
+class _RowBlocks:
     """The blocks of a split, made again each time."""
 
     def __init__(self, rows: MappedShards, scale: Scale) -> None:
@@ -140,7 +140,7 @@ class _Blocks:
         self._firsts = rows.num_floats + np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64) if sizes else np.zeros(0, np.int64)
         self._num_inputs = rows.num_floats + sum(sizes)
 
-    def __iter__(self) -> Iterator[Block]:
+    def __iter__(self) -> Iterator[RowBlock]:
         rows, num_floats, width = self._rows, self._rows.num_floats, len(self._rows.features)
         for shard, piece in _pieces(rows):
             liveness.moved()
@@ -156,19 +156,19 @@ class _Blocks:
             matrix = sparse.csr_array((values.ravel(), columns.ravel(), ends), shape=(len(cells), self._num_inputs))
             weights = rows.weights(shard, piece)
             each = np.ones(len(cells)) if weights is None else weights.astype(np.float64)
-            yield Block(matrix, rows.labels(cells).astype(np.float64), each)
+            yield RowBlock(matrix, rows.labels(cells).astype(np.float64), each)
 
 
-def _blocks(rows: MappedShards, scale: Scale) -> Iterable[Block]:
-    found = _Blocks(rows, scale)
+def _blocks(rows: MappedShards, scale: Scale) -> Iterable[RowBlock]:
+    found = _RowBlocks(rows, scale)
     fits = rows.num_rows * len(rows.features) * ENTRY_BYTES <= stage_memory_bytes() * MEMORY_SHARE
     return list(found) if fits else found
 
 
-class Fit:
+class LinearFit:
     """One training."""
 
-    def __init__(self, context: FitContext, loss: Loss, blocks: Mapping[str, Iterable[Block]], num_outputs: int) -> None:
+    def __init__(self, context: FitContext, loss: Loss, blocks: Mapping[str, Iterable[RowBlock]], num_outputs: int) -> None:
         self._context, self._loss, self._blocks = context, loss, blocks
         self._total = {split: sum(float(block.weights.sum()) for block in found) for split, found in blocks.items()}
         num_inputs = next(iter(blocks["train"])).cells.shape[1]
@@ -264,7 +264,7 @@ LINK_OF: Final = {"binary": "sigmoid", "multiclass": "softmax", "regression": "i
 """Names of losses to those of `LINKS`."""
 
 
-def _intercept(objective: str, blocks: Iterable[Block], num_outputs: int) -> Floats:
+def _intercept(objective: str, blocks: Iterable[RowBlock], num_outputs: int) -> Floats:
     """Return where the intercept begins: at what predicts the mean label, or the share of each class."""
     total, sums = 0.0, np.zeros(max(2, num_outputs))
     for block in blocks:

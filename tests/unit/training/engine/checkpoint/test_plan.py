@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from training.engine.checkpoint.plan import Listing, LocalChunk, plan_for
+from training.engine.checkpoint.plan import LocalChunk, ShardListing, plan_for
 from training.errors import DataError
 
 
-def rows(first: int, number: int, *, dtype: str = "float32", shape: tuple[int, ...] = (4, 2)) -> Listing:
+def rows(first: int, number: int, *, dtype: str = "float32", shape: tuple[int, ...] = (4, 2)) -> ShardListing:
     """Return what a rank has: some rows of one tensor."""
-    return Listing((LocalChunk("weight", dtype, shape, (first, 0), (number, shape[1])),))
+    return ShardListing((LocalChunk("weight", dtype, shape, (first, 0), (number, shape[1])),))
 
 
 def test_ranks_that_have_half_of_a_tensor_each_write_their_own() -> None:
@@ -35,7 +35,7 @@ def test_equal_parts_of_two_ranks_are_written_once() -> None:
     ],
     ids=["gap", "overlap", "dtype", "shape", "sizes"],
 )
-def test_parts_that_do_not_make_up_a_tensor_are_refused(listings: list[Listing], words: str) -> None:
+def test_parts_that_do_not_make_up_a_tensor_are_refused(listings: list[ShardListing], words: str) -> None:
     with pytest.raises(DataError) as caught:
         plan_for(listings)
     assert caught.value.code == "checkpoint.unplanned"

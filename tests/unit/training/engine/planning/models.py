@@ -12,7 +12,7 @@ from training.data.loader import Batch
 from training.engine.activations import repeated_blocks
 from training.engine.optimizers import OptimizerSettings
 from training.engine.parallel.tensor_plan import Division, TensorPlan
-from training.engine.planning.costs import ModelFacts
+from training.engine.planning.costs import ModelSize
 from training.engine.planning.probe import LayoutCandidate, facts_of
 
 
@@ -130,5 +130,5 @@ def candidate(size: Size, *, has_plans: bool = False) -> LayoutCandidate:
     )
 
 
-def facts(size: Size, *, has_plans: bool = False) -> ModelFacts:
+def facts(size: Size, *, has_plans: bool = False) -> ModelSize:
     return facts_of(candidate(size, has_plans=has_plans))

@@ -24,7 +24,7 @@ from training.engine.optim import Schedule, ScheduledOptimizer
 from training.engine.optimizers import OptimizerSettings
 from training.engine.parallel.choice import strategy_for
 from training.engine.parallel.gang import Gang
-from training.engine.planning.costs import Work, memory_of, wire_of
+from training.engine.planning.costs import StepWork, memory_of, wire_of
 from training.engine.planning.devices import parse_devices
 from training.spec.layout import Layout
 
@@ -140,7 +140,7 @@ def peak_of(gang: Gang, layout: Layout, size: Size) -> int:
 )
 def test_planned_memory_is_within_15_percent_of_the_peak(size: Size, layout: Layout, tmp_path: Path) -> None:
     measured = run_ranks(peak_of, layout.world_size, tmp_path / "ranks", layout, size)
-    work = Work(batch_size=ROWS * layout.num_data_ranks, micro_batch_size=ROWS // layout.pipeline, mode="none")
+    work = StepWork(batch_size=ROWS * layout.num_data_ranks, micro_batch_size=ROWS // layout.pipeline, mode="none")
     planned = memory_of(facts(size, has_plans=True), work, layout, parse_devices(f"{layout.world_size}xcpu"))
     error = planned.total / max(measured) - 1
     assert abs(error) <= MAX_ERROR, f"planned {planned}, measured {max(measured)}"
@@ -161,7 +161,7 @@ def received_by(gang: Gang, layout: Layout, micro_batches: int) -> int:
 @pytest.mark.parametrize("micro_batches", [1, 2])
 def test_planned_bytes_are_those_that_pass_through_the_sockets(layout: Layout, micro_batches: int, tmp_path: Path) -> None:
     counted = run_ranks(received_by, layout.world_size, tmp_path / "ranks", layout, micro_batches)
-    work = Work(batch_size=4 * layout.num_data_ranks, micro_batch_size=4 // micro_batches, mode="none")
+    work = StepWork(batch_size=4 * layout.num_data_ranks, micro_batch_size=4 // micro_batches, mode="none")
     # gloo reduces all and keeps a part: twice what a ring sends.
     planned = sum(
         one.num_bytes * (2 if one.kind == "reduce-scatter" else 1)
@@ -184,7 +184,7 @@ def test_bytes_sent_are_those_of_a_dry_run_of_32_ranks(layout: Layout, micro_bat
     strategy.place(Transformer(MODEL))
     with Sent() as sent:
         strategy.backward(cut(batch_of(4), micro_batches), next_token_loss, 4 * 32)
-    work = Work(batch_size=4 * 32, micro_batch_size=4 // micro_batches, mode="none")
+    work = StepWork(batch_size=4 * 32, micro_batch_size=4 // micro_batches, mode="none")
     shares = {"all-gather": (layout.shard - 1) / layout.shard, "reduce-scatter": (layout.shard - 1) / layout.shard}
     shares["all-reduce"] = 2 * (layout.data - 1) / layout.data
     planned = wire_of(facts(MODEL), work, layout, parse_devices("32xcpu"))

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.training.engine.planning.models import GPT_7B, GPT_13B, GPT_70B, GPT_125M, GPT_175B, GPT_1300M, TINY, Size, facts
-from training.engine.planning.costs import Line, Mode, ModelFacts, Work
+from training.engine.planning.costs import Line, Mode, ModelSize, StepWork
 from training.engine.planning.devices import KINDS, parse_devices
 from training.engine.planning.planner import Plan, candidates, check_fits, plan
 from training.errors import SpecError
@@ -16,7 +16,7 @@ from training.spec.layout import Layout
 
 
 @functools.cache
-def known(size: Size, has_plans: bool = False) -> ModelFacts:
+def known(size: Size, has_plans: bool = False) -> ModelSize:
     return replace(facts(size, has_plans=has_plans), stage_shares={})
 
 
@@ -24,7 +24,7 @@ def planned(size: Size, devices: str, *, mode: Mode = "none", batch_size: int = 
     parsed = parse_devices(devices)
     return plan(
         known(size, has_plans),
-        Work(
+        StepWork(
             batch_size=batch_size,
             micro_batch_size=1,
             mode=mode,
@@ -88,7 +88,7 @@ FOUR_WIDE_BLOCKS = Size(width=6144, depth=4, heads=32, vocabulary=1000, length=6
 
 def planned_stages(devices: str, *, micro_batch_size: int | None = 8) -> Plan:
     known_stages = replace(facts(FOUR_WIDE_BLOCKS, has_plans=True), tensor_parts=1)
-    work = Work(batch_size=1024, micro_batch_size=micro_batch_size, mode="none", precision="fp16")
+    work = StepWork(batch_size=1024, micro_batch_size=micro_batch_size, mode="none", precision="fp16")
     return plan(known_stages, work, parse_devices(devices))
 
 
@@ -127,7 +127,7 @@ def test_activation_checkpointing_is_advised_where_it_spares_a_larger_layout() -
 
 def test_smaller_micro_batches_are_advised_where_activations_fill_the_memory() -> None:
     devices = parse_devices("1xA100-80GB")
-    found = plan(known(GPT_125M), Work(batch_size=256, micro_batch_size=None, mode="full", precision="bf16"), devices)
+    found = plan(known(GPT_125M), StepWork(batch_size=256, micro_batch_size=None, mode="full", precision="bf16"), devices)
     assert not found.fits
     assert any(advice.startswith("with micro_batch_size: 128, ") for advice in found.advice)
     with pytest.raises(SpecError, match="micro_batch_size: 128") as caught:
