@@ -90,20 +90,30 @@ class Measures:
             return None
         return alarm_of(*found, rows.origins, rows.groups, confidence=self._rules.confidence)
 
-    def slices(self, candidate: Floats, champion: Floats | None) -> EvaluationRecord:
-        """Return `slices`, `worst_slice` and `slice_gap`, by the primary metric."""
-        rules = self._rules
-        found = by_slice(
-            self._rows.values,
+    def measured(self, candidate: Floats, champion: Floats | None) -> EvaluationRecord:
+        """Return what the record says of the scores alone: metrics, comparison, ranking, slices, fairness; raises as `metrics`."""
+        rules, rows = self._rules, self._rows
+        old = None if champion is None else self._scored(champion)
+        slices = by_slice(
+            rows.values,
             rules.slices,
             self._primary,
             self._scored(candidate),
-            None if champion is None else self._scored(champion),
+            old,
             least_support=rules.slice_support,
             pairs=rules.slice_pairs,
         )
-        worst, gap = worst_and_gap(found, self._sign)
-        return EvaluationRecord(slices=tuple(found), worst_slice=worst, slice_gap=gap)
+        worst, gap = worst_and_gap(slices, self._sign)
+        return EvaluationRecord(
+            metrics=self.metrics(candidate),
+            champion_metrics={} if champion is None else self.metrics(champion),
+            comparison=None if champion is None else self.compare(candidate, champion),
+            ranking=self.ranking(),
+            slices=tuple(slices),
+            worst_slice=worst,
+            slice_gap=gap,
+            fairness=self.fairness(candidate),
+        )
 
     def fairness(self, scores: Floats) -> dict[str, FairnessGaps]:
         """Return what was measured of each sensitive column."""

@@ -105,16 +105,8 @@ def _record(
 def _measured(context: StageContext, rows: LabelledRows, scores: Mapping[str, Floats]) -> EvaluationRecord:
     measures = Measures(context.spec.evaluate, rows, seed=context.spec.train.seed)
     canary, champion = scores["canary"], scores["champion"]
-    rest = EvaluationRecord(
-        metrics=measures.metrics(canary),
-        champion_metrics=measures.metrics(champion),
-        comparison=measures.compare(canary, champion),
-        alarm=measures.alarm(canary, champion),
-        ranking=measures.ranking(),
-        fairness=measures.fairness(canary),
-        checks=measures.checks(canary, champion),
-    )
-    return EvaluationRecord.of_parts(rest, measures.slices(canary, champion))
+    rest = EvaluationRecord(alarm=measures.alarm(canary, champion), checks=measures.checks(canary, champion))
+    return EvaluationRecord.of_parts(measures.measured(canary, champion), rest)
 
 
 def _page(

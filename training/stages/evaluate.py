@@ -166,17 +166,12 @@ def _measured(measures: Measures, rows: LabelledRows, scored: Scored) -> Evaluat
     """Return what the record says of the scores alone."""
     candidate, champion, canary = scored.candidate, scored.champion, scored.canary
     rest = EvaluationRecord(
-        metrics=measures.metrics(candidate),
-        champion_metrics={} if champion is None else measures.metrics(champion),
         canary_metrics={} if canary is None else measures.metrics(canary),
-        comparison=None if champion is None else measures.compare(candidate, champion),
         canary_comparison=None if canary is None else measures.compare(candidate, canary),
-        ranking=measures.ranking(),
-        fairness=measures.fairness(candidate),
         num_rows=rows.num_rows,
         num_units=rows.num_units,
     )
-    return EvaluationRecord.of_parts(rest, measures.slices(candidate, champion))
+    return EvaluationRecord.of_parts(measures.measured(candidate, champion), rest)
 
 
 def _checks(

@@ -62,10 +62,9 @@ def scores(strength: float, where: Mapping[tuple[str, ...], float] | None = None
 CHAMPION = scores(1.0, seed=1)
 
 
-def compared(measures: Measures, candidate: Floats, rival: Floats) -> Comparison:
+def by_rows(found: Comparison | None) -> Comparison | None:
     """As an evaluation has it whose rows are independent: the interval by blocks is no wider than the one by rows."""
-    found = measures.compare(candidate, rival)
-    return found.model_copy(update={"blocks": Blocks.model_validate(BLOCKS), "decided_by": "rows"})
+    return found and found.model_copy(update={"blocks": Blocks.model_validate(BLOCKS), "decided_by": "rows"})
 
 
 def decision(
@@ -83,20 +82,18 @@ def decision(
     measures = Measures(spec, LabelledRows(values=values, labels=LABELS, groups=GROUPS if spec.task == "ranking" else None), seed=SEED)
     features = table[["distance"]]
     leakage = strongest_feature(spec.task, ["distance"], features[:3000], LABELS[:3000], features[3000:], LABELS[3000:])
-    record = EvaluationRecord(
+    measured = measures.measured(candidate, champion)
+    facts = EvaluationRecord(
         format_version=1,
         champion=None if champion is None else CHAMPION_SEAT,
         canary=None if canary is None else CHAMPION_SEAT,
         baseline="no champion" if champion is None else "champion",
-        metrics=measures.metrics(candidate),
-        champion_metrics={} if champion is None else measures.metrics(champion),
-        comparison=None if champion is None else compared(measures, candidate, champion),
-        canary_comparison=None if canary is None else compared(measures, candidate, canary),
+        comparison=by_rows(measured.comparison),
+        canary_comparison=None if canary is None else by_rows(measures.compare(candidate, canary)),
         baselines={"best": "prior", "found": [{**PRIOR, "metrics": measures.metrics(np.full(NUM_ROWS, LABELS.mean()))}]},
-        fairness=measures.fairness(candidate),
         checks=measures.checks(candidate, champion).model_copy(update={"leakage": leakage}),
     )
-    record = EvaluationRecord.of_parts(record, measures.slices(candidate, champion))
+    record = EvaluationRecord.of_parts(measured, facts)
     return decide(EvaluationRecord.read(record.to_bytes()), spec, approval=approval, promote=CANARY)
 
 
