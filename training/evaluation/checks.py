@@ -98,10 +98,9 @@ def is_constant(scores: Floats, groups: Rows | None) -> bool:
     return bool(same_group.any() and (scores[order][1:] == scores[order][:-1])[same_group].all())
 
 
-def evenly(num_rows: int, most: int | None = None) -> Rows:
-    """Return the numbers of all rows, or of `most` of them (absent: `MAX_ROWS`, as `strongest_feature` looks at), evenly chosen."""
-    limit = MAX_ROWS if most is None else most
-    return np.arange(num_rows) if num_rows <= limit else np.linspace(0, num_rows - 1, limit).astype(np.int64)
+def evenly(num_rows: int) -> Rows:
+    """Return the numbers of the rows that `strongest_feature` looks at: all, or `MAX_ROWS` of them, evenly chosen."""
+    return np.arange(num_rows) if num_rows <= MAX_ROWS else np.linspace(0, num_rows - 1, MAX_ROWS).astype(np.int64)
 
 
 def _explained(task: str, known: pd.Series[Any], known_labels: Floats, column: pd.Series[Any], labels: Floats) -> float:
