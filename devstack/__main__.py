@@ -31,7 +31,9 @@ def main(arguments: list[str] | None = None) -> int:
     # Inherited by all that is started here: databases, store, artifacts and logs are readable by their user alone.
     os.umask(0o077)
     try:
-        options = parser().parse_args(arguments)
+        parser = argparse.ArgumentParser(prog="python -m devstack", description=__doc__)
+        declare(parser)
+        options = parser.parse_args(arguments)
         logging.basicConfig(
             level=logging.INFO if options.command == "supervise" else logging.WARNING, format="%(asctime)s %(levelname)s %(message)s"
         )
@@ -93,10 +95,9 @@ def _supervise(settings: Settings, _options: argparse.Namespace) -> int:
     return 0
 
 
-def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
-    found = argparse.ArgumentParser(prog="python -m devstack", description=__doc__)
-    commands = found.add_subparsers(dest="command", required=True, metavar="COMMAND")
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Declare the command line."""
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def command(
         name: str, run: Callable[[Settings, argparse.Namespace], int], text: str, *, prog: str | None = None
@@ -127,7 +128,6 @@ def parser() -> argparse.ArgumentParser:
     follow.add_argument("run_id", nargs="?", help="default: the newest run")
     command("env", _env, 'print the settings for a shell: eval "$(python -m devstack env)"')
     command("supervise", _supervise, "be the supervisor, in the foreground (for service managers)")
-    return found
 
 
 if __name__ == "__main__":

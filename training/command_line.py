@@ -1,4 +1,4 @@
-"""The frame of every command: what it raises becomes a message and an exit code."""
+"""The frame of every command: how it is declared, and how it ends: what it raises becomes a message and an exit code."""
 
 from __future__ import annotations
 
@@ -13,6 +13,18 @@ from training.errors import NightshiftError, shown
 from training.escapes import TerminalStream
 
 INTERRUPTED: Final = 130
+
+
+def describe(parser: argparse.ArgumentParser, command: Callable[[argparse.Namespace], int], example: str, text: str | None = None) -> None:
+    """Make a parser that of a subcommand of `nightshift`; its arguments are added as usual.
+
+    Args:
+        command: is given the options, among them `error` (which prints a message and ends with exit code 2); returns the exit code.
+        example: how it is typed: the end of its `--help`.
+        text: beginning of its `--help`: as a rule the module's docstring.
+    """
+    parser.description, parser.epilog = text, f"example:\n  {example}"
+    parser.set_defaults(do=command, error=parser.error)
 
 
 def exit_code_of(command: Callable[[], int]) -> int:
@@ -45,8 +57,3 @@ def number_from(least: int) -> Callable[[str], int]:
         return int(text)
 
     return read
-
-
-def example(command: str) -> str:
-    """Return the end of a `--help`: how the command is typed."""
-    return f"example:\n  {command}"

@@ -97,7 +97,7 @@ REMEDIES: Final[Mapping[str, str]] = {
     "retention.lost": "nothing: the other collection goes on",
     "registry.alias": "configure a channel of `alerts` in the model's pipeline; the message names the alias and two commands",
     "rollback.order": "give an order: `nightshift rollback MODEL --server URL --reason …` writes it and starts the DAG",
-    "rollback.same": "name another version; `python -m training.registry show MODEL` lists them",
+    "rollback.same": "name another version; `nightshift show MODEL` lists them",
     "route.method": "the answer's header Allow names the methods of the path",
     "route.unknown": "GET /nightshift/api/v1/openapi.json lists the routes",
     "schedule.invalid": 'write a cron line of five fields, such as `"0 2 * * *"`',

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import sys
 from collections.abc import Sequence
 
-from training.command_line import example
+from training.command_line import describe
 from training.contracts import ExitCode
 from training.errors import Problem, SpecError, shown
 from training.spec.loader import load_spec
@@ -21,9 +20,20 @@ from training.spec.sections.train import Parallel
 from training.spec.types import parse_size
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the plan; return the exit code."""
-    options = parser().parse_args(arguments)
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Declare the command line."""
+    text = "Says which layout a pipeline's training needs: memory per process, bytes sent, expected time of a step."
+    describe(parser, _plan, "nightshift layout dags/pipelines/search_ranking.yaml --devices 8xA100-80GB", text)
+    parser.add_argument("spec", metavar="SPEC", help="a pipeline's YAML file")
+    parser.add_argument("--devices", required=True, metavar="COUNTxKIND", help="32xA100-80GB; see docs/large-models.md for the kinds")
+    parser.add_argument("--per-node", type=int, default=8, metavar="NUMBER", help="devices of a node (8)")
+    parser.add_argument("--memory", metavar="SIZE", help="memory of a device in place of the table's: 16GiB")
+    parser.add_argument("--cardinality", action="append", default=[], metavar="NAME=NUMBER", help="ids of a feature, in place of its limit")
+    parser.add_argument("--group-rows", type=int, metavar="NUMBER", help="mean rows of a group (16)")
+    parser.add_argument("--json", action="store_true", help="for machines: sizes in bytes, times in seconds")
+
+
+def _plan(options: argparse.Namespace) -> int:
     # torch is imported for a plan, not for --help.
     from training.engine.planning.devices import parse_devices
     from training.engine.planning.report import json_of, text_of
@@ -49,24 +59,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if own.world_size == devices.count:
                 sys.stdout.write(f"\nthe spec's own layout, {judgement(found, own)}\n")
     return int(ExitCode.DONE if found.fits else ExitCode.BAD_SPEC)
-
-
-def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
-    found = argparse.ArgumentParser(
-        prog="nightshift layout",
-        description="Says which layout a pipeline's training needs: memory per process, bytes sent, expected time of a step.",
-        formatter_class=argparse.RawTextHelpFormatter,
-        epilog=example("nightshift layout dags/pipelines/search_ranking.yaml --devices 8xA100-80GB"),
-    )
-    found.add_argument("spec", metavar="SPEC", help="a pipeline's YAML file")
-    found.add_argument("--devices", required=True, metavar="COUNTxKIND", help="32xA100-80GB; see docs/large-models.md for the kinds")
-    found.add_argument("--per-node", type=int, default=8, metavar="NUMBER", help="devices of a node (8)")
-    found.add_argument("--memory", metavar="SIZE", help="memory of a device in place of the table's: 16GiB")
-    found.add_argument("--cardinality", action="append", default=[], metavar="NAME=NUMBER", help="ids of a feature, in place of its limit")
-    found.add_argument("--group-rows", type=int, metavar="NUMBER", help="mean rows of a group (16)")
-    found.add_argument("--json", action="store_true", help="for machines: sizes in bytes, times in seconds")
-    return found
 
 
 def _size(text: str) -> int:
@@ -98,8 +90,3 @@ def _cardinalities(given: Sequence[str]) -> dict[str, int]:
             raise SpecError("nightshift layout", [Problem(code="layout.cardinality", message=message, hint=hint)])
         found[name] = int(number)
     return found
-
-
-if __name__ == "__main__":
-    logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    sys.exit(main())

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, Protocol, TypeVar
 
 from training.contracts import JsonObject
 from training.errors import DeniedError, shown
@@ -23,6 +23,17 @@ VERSION_NAMES: Final = "semantic version, first 12 or more digits of the weights
 """What `weights_named` takes, for the help of commands."""
 CHAMPIONS: Final = frozenset({"promoted", "rolled_back"})
 """Actions that make a champion."""
+
+
+class _Decision(Protocol):
+    @property
+    def action(self) -> str: ...
+
+    @property
+    def weights_digest(self) -> str: ...
+
+
+Decided = TypeVar("Decided", bound=_Decision)
 
 
 def record_candidate(
@@ -253,13 +264,13 @@ def former_champions(history: Sequence[Entry]) -> set[str]:
     return {entry.weights_digest for entry in history if entry.action in CHAMPIONS}
 
 
-def champions(history: Sequence[Entry]) -> list[Entry]:
+def champions(history: Sequence[Decided]) -> list[Decided]:
     """Return the decisions that made the champions a rollback goes back along, oldest first: what was rolled back is not in it.
 
     Args:
-        history: an outline suffices.
+        history: an outline suffices, or what a server answers.
     """
-    line: list[Entry] = []
+    line: list[Decided] = []
     for entry in history:
         if entry.action not in CHAMPIONS:
             continue

@@ -313,7 +313,7 @@ def _check_kept(session: Session, entry: Entry) -> None:
     raise DeniedError(
         "version.deleted",
         f"{message} on {with_zone(newest.deleted_at):%Y-%m-%d}",
-        hint=f"name a version that is kept (python -m training.registry {entry.model}), or trigger the run as of {as_of} again",
+        hint=f"name a version that is kept (nightshift show {entry.model}), or trigger the run as of {as_of} again",
     )
 
 

@@ -77,7 +77,7 @@ def check_files(folder: Path, *, digest: str | None, below: str = "") -> None:
     """
     if digest is not None and not _DIGEST.fullmatch(digest):
         message = f"{shown(digest)} is not a SHA-256 in 64 hex digits"
-        raise DataError("model.digest", message, hint="python -m training.registry MODEL shows it")
+        raise DataError("model.digest", message, hint="nightshift show MODEL shows it")
     if not has_list(folder):
         message = f"the model has no {LIST_NAME}: none of its files can be checked"
         raise DataError("model.unlisted", message, hint="the model was replaced, or Nightshift did not register it")

@@ -27,7 +27,7 @@ def load_verified(uri: str, *, digest: str) -> PyFuncModel:
 
     Args:
         uri: as MLflow takes it, `models:/flight_delay@champion` or `models:/flight_delay/7`; or a folder that was downloaded.
-        digest: SHA-256 of the model's list of files, 64 hex digits, from the ledger: `python -m training.registry flight_delay` shows it
+        digest: SHA-256 of the model's list of files, 64 hex digits, from the ledger: `nightshift show flight_delay` shows it
             for champion and canary. Not from the registry that is to be checked.
 
     Returns:

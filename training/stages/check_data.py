@@ -14,14 +14,14 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from training.command_line import example
+from training.command_line import describe
 from training.contracts import ExitCode, RunIdentity, StageRequest
 from training.errors import NightshiftError, SpecError
 from training.installation import DATABASE
@@ -245,9 +245,18 @@ def _run(stage: str, work: Any, context: StageContext) -> Any:
         raise
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Check the files, and their data; return the exit code."""
-    options = parser().parse_args(arguments)
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Declare the command line."""
+    describe(parser, _check, "nightshift check dags/pipelines/search_ranking.yaml", __doc__)
+    parser.add_argument("files", nargs="+", metavar="FILE", help="YAML files of pipelines")
+    parser.add_argument("--data", action="store_true", help="read data, and say what would fail in it")
+    parser.add_argument("--as-of", metavar="TIME", help="with --data: of the run, a day or a time with an offset; default: the last slot")
+    parser.add_argument("--size", default=SIZE, help=f"with --data: of the files that are read of a table; default {SIZE}")
+
+
+def _check(options: argparse.Namespace) -> int:
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    spec_check.logger.setLevel(logging.INFO)
     # It logs each folder that it makes; its level is set again when it is imported.
     logging.getLogger("great_expectations.data_context.types.base").disabled = True
     exit_code = spec_check.main(options.files)
@@ -273,27 +282,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return exit_code
 
 
-def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
-    found = argparse.ArgumentParser(
-        prog="nightshift check",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog=example("nightshift check dags/pipelines/search_ranking.yaml"),
-    )
-    found.add_argument("files", nargs="+", metavar="FILE", help="YAML files of pipelines")
-    found.add_argument("--data", action="store_true", help="read data, and say what would fail in it")
-    found.add_argument("--as-of", metavar="TIME", help="with --data: of the run, a day or a time with an offset; default: the last slot")
-    found.add_argument("--size", default=SIZE, help=f"with --data: of the files that are read of a table; default {SIZE}")
-    return found
-
-
 def _print(line: str) -> None:
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
-
-
-if __name__ == "__main__":
-    logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    logging.getLogger("training.spec.check").setLevel(logging.INFO)
-    sys.exit(main())

@@ -24,7 +24,7 @@ from time import monotonic
 from typing import Any, Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from training.command_line import example, exit_code_of
+from training.command_line import describe
 from training.errors import DataError, DeniedError, shown
 from training.process.scratch import scratch_folder
 from training.spec.check import check_files
@@ -41,36 +41,24 @@ MAX_SHOWN: Final = 12
 PROGRESS_SECONDS: Final = 5.0
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; return the exit code."""
-    options = parser().parse_args(arguments)
-    return exit_code_of(lambda: _init(options))
-
-
-def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
-    found = argparse.ArgumentParser(
-        prog="nightshift init",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog=example("nightshift init orders.csv --time ordered_at --label cancelled"),
-    )
-    found.add_argument("files", nargs="+", metavar="FILE", help="table with one row per prediction: .csv, .jsonl, .parquet, or a folder")
-    found.add_argument("--time", default="", metavar="COLUMN", help="when a row happened: an instant, a day, or a year")
-    found.add_argument("--label", required=True, metavar="COLUMN", help="what is predicted")
-    found.add_argument("--key", default="", metavar="COLUMN[,COLUMN]", help="columns that identify a row; default: found")
-    found.add_argument("--split", choices=SPLITS, default="", help="default: time; without --time stratified by class, or random")
-    found.add_argument("--split-column", default="", metavar="COLUMN", help="of --split group or stratified")
-    found.add_argument("--name", default="", help="of the pipeline and the model; default: that of the file")
-    found.add_argument("--task", choices=tuple(PRIMARY), help="default: by the label's values")
-    found.add_argument("--positive", default="", metavar="CLASS", help="of a binary label of texts; default: a guess that is printed")
-    found.add_argument("--time-format", default="", metavar="FORMAT", help="of times that are not in ISO 8601: %%d.%%m.%%y")
-    found.add_argument("--timezone", default="UTC", metavar="ZONE", help="of days and of times without an offset; default: UTC")
-    found.add_argument("--owner", default="", help="default: your login")
-    found.add_argument("--to", type=Path, metavar="FOLDER", help="default: the checkout that this folder is in, else this folder")
-    found.add_argument("--force", action="store_true", help="replace files that exist")
-    found.add_argument("--json", action="store_true", help="print what was found and written as JSON")
-    return found
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Declare the command line."""
+    describe(parser, _init, "nightshift init orders.csv --time ordered_at --label cancelled", __doc__)
+    parser.add_argument("files", nargs="+", metavar="FILE", help="table with one row per prediction: .csv, .jsonl, .parquet, or a folder")
+    parser.add_argument("--time", default="", metavar="COLUMN", help="when a row happened: an instant, a day, or a year")
+    parser.add_argument("--label", required=True, metavar="COLUMN", help="what is predicted")
+    parser.add_argument("--key", default="", metavar="COLUMN[,COLUMN]", help="columns that identify a row; default: found")
+    parser.add_argument("--split", choices=SPLITS, default="", help="default: time; without --time stratified by class, or random")
+    parser.add_argument("--split-column", default="", metavar="COLUMN", help="of --split group or stratified")
+    parser.add_argument("--name", default="", help="of the pipeline and the model; default: that of the file")
+    parser.add_argument("--task", choices=tuple(PRIMARY), help="default: by the label's values")
+    parser.add_argument("--positive", default="", metavar="CLASS", help="of a binary label of texts; default: a guess that is printed")
+    parser.add_argument("--time-format", default="", metavar="FORMAT", help="of times that are not in ISO 8601: %%d.%%m.%%y")
+    parser.add_argument("--timezone", default="UTC", metavar="ZONE", help="of days and of times without an offset; default: UTC")
+    parser.add_argument("--owner", default="", help="default: your login")
+    parser.add_argument("--to", type=Path, metavar="FOLDER", help="default: the checkout that this folder is in, else this folder")
+    parser.add_argument("--force", action="store_true", help="replace files that exist")
+    parser.add_argument("--json", action="store_true", help="print what was found and written as JSON")
 
 
 def _init(options: argparse.Namespace) -> int:

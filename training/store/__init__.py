@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 
 from training.contracts import JsonValue, StageRequest, canonical_json
+from training.installation import STORE, home_folder
 from training.store.addresses import StageAddress, StoreUri, read_request
 from training.store.bucket import Bucket
 from training.store.manifests import Manifest, Manifests
@@ -63,6 +64,11 @@ class Store:
         """Return a JSON object stored by `put_json`, digest checked."""
         loaded: dict[str, JsonValue] = json.loads(self.objects.get_bytes(StoreUri(uri).digest))
         return loaded
+
+
+def installed_store(root_uri: str | None = None) -> Store:
+    """Return the store with this root URI; None: this installation's."""
+    return Store(root_uri or STORE.text() or str(home_folder() / "store"))
 
 
 def set_run_ref(store: Store, request: StageRequest, name: str, uri: str) -> None:

@@ -14,36 +14,35 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Sequence
-from typing import Final
 from urllib.parse import quote
 
+from nightshift.client.asking import describe_asking, print_json
 from nightshift.client.client import POLL_SECONDS, Client
-from nightshift.client.login import PASSWORD_KEYS, USERNAME, add_options, client_of
+from nightshift.client.login import PASSWORD_KEYS, USERNAME
 from nightshift.queries.questions import ASK
 from nightshift.queries.records import ApprovalAnswer
-from training.command_line import example, exit_code_of
 from training.errors import DeniedError
 from training.registry.decisions import VERSION_NAMES
 
-ANSWERS: Final = ("approve", "decline")
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Declare the command line."""
+    describe_asking(parser, _answer, f'{parser.prog} search_ranking 1.3.0 --reason "seen with Eve"', __doc__)
+    parser.add_argument("model", help="name of a model")
+    parser.add_argument("version", help=f"of the candidate: {VERSION_NAMES}")
+    parser.add_argument("--reason", "--note", dest="note", default="", metavar="TEXT", help="stored in the ledger")
+    parser.add_argument("--wait", action="store_true", help="return when the request has ended; exit code 77 if not by this answer")
+    parser.add_argument("--user", choices=PASSWORD_KEYS, default=USERNAME, help=f"of the laptop installation; default {USERNAME}")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; return the exit code."""
-    options = parser().parse_args(arguments)
-    return exit_code_of(lambda: _answer(options))
-
-
-def _answer(options: argparse.Namespace) -> int:
-    with client_of(options.server, user=options.user) as client:
-        answer = client.answer(options.model, options.version, options.answer, note=options.note)
-        if options.wait:
-            _wait(client, answer)
-            # Once more, now that the request has ended: refused unless it ended by this answer, and not as expired or stale.
-            answer = client.answer(options.model, options.version, options.answer, note=options.note)
+def _answer(client: Client, options: argparse.Namespace) -> int:
+    answer = client.answer(options.model, options.version, options.command, note=options.note)
+    if options.wait:
+        _wait(client, answer)
+        # Once more, now that the request has ended: refused unless it ended by this answer, and not as expired or stale.
+        answer = client.answer(options.model, options.version, options.command, note=options.note)
     if options.json:
-        sys.stdout.write(answer.model_dump_json(indent=1) + "\n")
+        print_json(answer)
     else:
         where = "" if answer.run is None or options.wait else f"; {answer.run} records it"
         sys.stdout.write(f"{answer.model} {answer.version}: {answer.answer} by {answer.answered_by}{where}\n")
@@ -73,29 +72,3 @@ def _open_question(client: Client, run: str) -> str | None:
         # Between two tries there is no question; without the right to read it, the time limit ends the request.
         return None
     return None if found["response_received"] else str(found["subject"])
-
-
-def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
-    found = argparse.ArgumentParser(prog="nightshift", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    answers = found.add_subparsers(dest="answer", required=True, metavar="{approve,decline}")
-    for answer in ANSWERS:
-        command = answers.add_parser(
-            answer,
-            help=f"{answer} a candidate that waits for a person",
-            formatter_class=argparse.RawTextHelpFormatter,
-            epilog=example(f'nightshift {answer} search_ranking 1.3.0 --reason "seen with Eve"'),
-        )
-        command.add_argument("model", help="name of a model")
-        command.add_argument("version", help=f"of the candidate: {VERSION_NAMES}")
-        command.add_argument(
-            "--reason", "--note", dest="note", default="", metavar="TEXT", help="for those who read the ledger a year later"
-        )
-        command.add_argument("--wait", action="store_true", help="return when the request has ended; exit code 77 if not by this answer")
-        command.add_argument("--user", choices=PASSWORD_KEYS, default=USERNAME, help=f"of the laptop installation; default {USERNAME}")
-        add_options(command)
-    return found
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -22,11 +22,10 @@ from typing import Any, Final
 from urllib.parse import quote
 from zoneinfo import ZoneInfo
 
+from nightshift.client.asking import describe_asking, print_json
 from nightshift.client.client import Client
-from nightshift.client.login import add_options, client_of
-from nightshift.client.runs_command import overrides_of, print_json
+from nightshift.client.runs_command import add_set_option, overrides_of
 from nightshift.queries.records import Run
-from training.command_line import example, exit_code_of
 from training.contracts import canonical_json, sha256_hex
 from training.errors import DeniedError
 from training.escapes import for_terminal
@@ -35,46 +34,29 @@ MAX_RUNS: Final = 366
 FAILED: Final = "failed"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; return the exit code."""
-    options = parser().parse_args(arguments)
-    return exit_code_of(lambda: _backfill(options))
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Declare the command line."""
+    describe_asking(parser, _backfill, "nightshift backfill search_ranking --from 2026-02-10 --to 2026-02-12", __doc__)
+    parser.add_argument("pipeline", help="name of a pipeline")
+    parser.add_argument("--from", dest="first", type=date.fromisoformat, required=True, metavar="DAY", help="first day, 2026-02-01")
+    parser.add_argument("--to", dest="last", type=date.fromisoformat, required=True, metavar="DAY", help="last day")
+    add_set_option(parser)
+    parser.add_argument("--force", action="store_true", help="do the work of every stage again")
+    parser.add_argument("--keep-going", action="store_true", help="continue after a failed run")
 
 
-def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
-    found = argparse.ArgumentParser(
-        prog="nightshift backfill",
-        description=__doc__,
-        formatter_class=argparse.RawTextHelpFormatter,
-        epilog=example("nightshift backfill search_ranking --from 2026-02-10 --to 2026-02-12"),
-    )
-    found.add_argument("pipeline", help="name of a pipeline")
-    found.add_argument("--from", dest="first", type=date.fromisoformat, required=True, metavar="DAY", help="first day, 2026-02-01")
-    found.add_argument("--to", dest="last", type=date.fromisoformat, required=True, metavar="DAY", help="last day")
-    found.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="a key of train, evaluate or tune; the value is JSON, or a word"
-    )
-    found.add_argument("--force", action="store_true", help="do the work of every stage again")
-    found.add_argument("--keep-going", action="store_true", help="continue after a failed run")
-    add_options(found)
-    return found
-
-
-def _backfill(options: argparse.Namespace) -> int:
+def _backfill(client: Client, options: argparse.Namespace) -> int:
     runs: list[Run] = []
-    with client_of(options.server) as client:
-        slots = slots_of(client, options.pipeline, options.first, options.last)
-        sys.stderr.write(f"{len(slots)} runs of {options.pipeline}, {slots[0].isoformat()} to {slots[-1].isoformat()}\n")
-        for run in _runs(client, slots, options):
-            runs.append(run)
-            if not options.json:
-                sys.stdout.write(
-                    for_terminal(f"{run.as_of.isoformat() if run.as_of else run.id}  {run.state:<8}  {run.note or ''}".rstrip()) + "\n"
-                )
-                sys.stdout.flush()
-            if run.state == FAILED and not options.keep_going:
-                break
+    slots = slots_of(client, options.pipeline, options.first, options.last)
+    sys.stderr.write(f"{len(slots)} runs of {options.pipeline}, {slots[0].isoformat()} to {slots[-1].isoformat()}\n")
+    for run in _runs(client, slots, options):
+        runs.append(run)
+        if not options.json:
+            line = f"{run.as_of.isoformat() if run.as_of else run.id}  {run.state:<8}  {run.note or ''}"
+            sys.stdout.write(for_terminal(line.rstrip()) + "\n")
+            sys.stdout.flush()
+        if run.state == FAILED and not options.keep_going:
+            break
     if options.json:
         print_json(runs)
     return 0 if all(run.state != FAILED for run in runs) else 1
@@ -123,7 +105,3 @@ def _runs(client: Client, slots: Sequence[datetime], options: argparse.Namespace
         if run.state == FAILED:
             run = client.start_run(options.pipeline, key=uuid.uuid4().hex, **request)
         yield client.wait(run.id)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

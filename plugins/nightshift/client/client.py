@@ -76,6 +76,7 @@ class Client:
             is_local: the server is on this machine, whose ports a proxy of the environment cannot reach.
         """
         self.server = server.rstrip("/")
+        self.is_local = is_local
         self._token = token
         self._http = httpx.Client(base_url=self.server, timeout=TIMEOUT_SECONDS, trust_env=not is_local)
 

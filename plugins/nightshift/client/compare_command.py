@@ -17,11 +17,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from nightshift.client.login import add_options, client_of
-from nightshift.client.runs_command import print_json
-from nightshift.client.tables import print_table
+from nightshift.client.asking import describe_asking, print_json, print_table
+from nightshift.client.client import Client
 from nightshift.queries.records import ComparedSide, ComparedSlice, Comparison, PairedGain
-from training.command_line import example, exit_code_of
 from training.escapes import for_terminal
 from training.format import NOTHING, brief
 
@@ -29,34 +27,20 @@ SHOWN_DIGITS = 12
 MIB = 2**20
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; return the exit code."""
-    options = parser().parse_args(arguments)
-
-    def asked() -> int:
-        with client_of(options.server) as client:
-            found = client.compare(options.a, options.b)
-        if options.json:
-            print_json(found)
-        else:
-            _show(found)
-        return 0
-
-    return exit_code_of(asked)
-
-
-def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
-    found = argparse.ArgumentParser(
-        prog="nightshift compare",
-        description=__doc__,
-        formatter_class=argparse.RawTextHelpFormatter,
-        epilog=example("nightshift compare search_ranking@1 search_ranking@1.0.1"),
-    )
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Declare the command line."""
+    describe_asking(parser, _compare, "nightshift compare search_ranking@1 search_ranking@1.0.1", __doc__)
     for name in ("a", "b"):
-        found.add_argument(name, metavar=name.upper(), help="MODEL@VERSION (semantic version, digest or number), or PIPELINE:RUN_ID")
-    add_options(found)
-    return found
+        parser.add_argument(name, metavar=name.upper(), help="MODEL@VERSION (semantic version, digest or number), or PIPELINE:RUN_ID")
+
+
+def _compare(client: Client, options: argparse.Namespace) -> int:
+    found = client.compare(options.a, options.b)
+    if options.json:
+        print_json(found)
+    else:
+        _show(found)
+    return 0
 
 
 def _show(found: Comparison) -> None:
@@ -121,7 +105,3 @@ def _number(value: float | None) -> str:
 
 def _value(value: Any) -> str:
     return NOTHING if value is None else json.dumps(value, ensure_ascii=False)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,117 +1,107 @@
-"""Versions of pipelines' data, on a server.
+"""The versions of data sets (snapshots) that runs made, and their deprecation.
 
-    nightshift datasets list [PIPELINE] --server URL [--json]
-    nightshift datasets show PIPELINE VERSION --server URL [--json]
-    nightshift datasets deprecate PIPELINE VERSION --reason "..." --server URL [--json]
+    nightshift datasets list [PIPELINE] [--json]
+    nightshift datasets show PIPELINE VERSION [--store URI] [--json]
+    nightshift datasets deprecate PIPELINE VERSION --reason "..." [--by USER] [--json]
 
-Without a server, `nightshift datasets` reads and writes the ledger's database itself (`python -m training.registry.datasets`).
-Deprecated is by the token's user. New runs refuse such a version; nothing is deleted.
+New runs refuse a deprecated version. Nothing is deleted: models made of it stay, and so do its files, until retention deletes them.
+It asks a server where --server or NIGHTSHIFT_SERVER names one, with the token in NIGHTSHIFT_TOKEN: a deprecation is then by the token's
+user. Without a server it reads and writes the ledger's database itself.
 
-Exit codes: 0 done; 2 the command line is wrong; 64 the request is wrong; 74 the server does not answer; 77 refused.
+Exit codes: 0 done; 2 the command line is wrong; 64 the request is wrong; 74 the database or the server does not answer;
+77 refused (unknown version, deprecated already).
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Final
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
+from nightshift.client.asking import describe_reading, print_json, print_lines
 from nightshift.client.client import Client
-from nightshift.client.login import add_options, client_of
-from nightshift.client.runs_command import print_json
-from nightshift.queries.records import DatasetVersion
-from training.command_line import example, exit_code_of
-from training.database.datasets import Dataset
-from training.registry.dataset_table import dataset_line, dataset_words, none_words
+from nightshift.queries.records import DatasetDetails, DatasetVersion
+
+if TYPE_CHECKING:
+    from nightshift.client.asking import Reader
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; return the exit code."""
-    options = parser().parse_args(arguments)
-
-    def asked() -> int:
-        with client_of(options.server) as client:
-            return _COMMANDS[options.command](client, options)
-
-    return exit_code_of(asked)
-
-
-def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
-    found = argparse.ArgumentParser(prog="nightshift datasets", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    commands = found.add_subparsers(dest="command", required=True, metavar="{list,show,deprecate}")
-    server = "--server https://airflow.example.com"
-    listing = commands.add_parser(
-        "list",
-        help="the versions of a pipeline's data, the newest first",
-        formatter_class=argparse.RawTextHelpFormatter,
-        epilog=example(f"nightshift datasets list search_ranking {server}"),
-    )
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Declare the command line."""
+    parser.description = __doc__
+    add = parser.add_subparsers(required=True, metavar="{list,show,deprecate}").add_parser
+    listing = add("list", help="the versions of a pipeline's data, the newest first")
+    describe_reading(listing, _list, "nightshift datasets list search_ranking")
     listing.add_argument("pipeline", nargs="?", help="name of a pipeline; absent: all")
-    show = commands.add_parser(
-        "show",
-        help="one version",
-        formatter_class=argparse.RawTextHelpFormatter,
-        epilog=example(f"nightshift datasets show search_ranking 0a1b2c3d4e5f6071 {server}"),
-    )
-    mark = commands.add_parser(
-        "deprecate",
-        help="mark a version, so that new runs refuse it; nothing is deleted",
-        formatter_class=argparse.RawTextHelpFormatter,
-        epilog=example(f'nightshift datasets deprecate search_ranking 0a1b2c3d4e5f6071 --reason "wrong prices" {server}'),
-    )
+    show = add("show", help="one version")
+    describe_reading(show, _show, "nightshift datasets show search_ranking 0a1b2c3d4e5f6071", local_options=["store"])
+    mark = add("deprecate", help="mark a version, so that new runs refuse it; nothing is deleted")
+    example = 'nightshift datasets deprecate search_ranking 0a1b2c3d4e5f6071 --reason "wrong prices"'
+    describe_reading(mark, _deprecate, example, local_options=["by"])
     for command in (show, mark):
         command.add_argument("pipeline", help="name of a pipeline")
         command.add_argument("version", help="16 hexadecimal digits, as `list` shows them, or the whole digest")
-    mark.add_argument("--reason", required=True, help="for those who read it a year later")
-    for command in (listing, show, mark):
-        add_options(command)
-    return found
+    show.add_argument("--store", metavar="URI", help="without a server: root of the store, for the columns; default: NIGHTSHIFT_STORE")
+    mark.add_argument("--reason", required=True, help="stored with the version")
+    mark.add_argument("--by", help="without a server: the user who orders it (default: the user of this process)")
 
 
-def _list(client: Client, options: argparse.Namespace) -> int:
-    found = list(client.datasets(options.pipeline) if options.pipeline else _of_all(client))
-    if options.json:
-        print_json(found)
-        return 0
-    if not found:
-        sys.stdout.write(f"{none_words(options.pipeline)}\n")
-    sys.stdout.write("".join(f"{dataset_line(_dataset(each))}\n" for each in found))
-    return 0
-
-
-def _of_all(client: Client) -> Iterator[DatasetVersion]:
-    for newest in client.datasets():
-        yield from client.datasets(newest.pipeline)
-
-
-def _show(client: Client, options: argparse.Namespace) -> int:
-    found = client.dataset(options.pipeline, options.version)
-    return _said(found, options, columns=found.tables)
-
-
-def _deprecate(client: Client, options: argparse.Namespace) -> int:
-    return _said(client.deprecate(options.pipeline, options.version, reason=options.reason), options)
-
-
-def _said(found: DatasetVersion, options: argparse.Namespace, *, columns: Mapping[str, Mapping[str, str]] | None = None) -> int:
+def _list(reader: Reader, options: argparse.Namespace) -> int:
+    if isinstance(reader, Client) and not options.pipeline:
+        found = [version for newest in reader.datasets() for version in reader.datasets(newest.pipeline)]
+    else:
+        found = list(reader.datasets(options.pipeline))
     if options.json:
         print_json(found)
     else:
-        sys.stdout.write(dataset_words(_dataset(found), columns))
+        print_lines(map(_line, found))
+        if not found:
+            sys.stdout.write(f"pipeline {options.pipeline} has no snapshot\n" if options.pipeline else "there is no snapshot yet\n")
     return 0
 
 
-def _dataset(found: DatasetVersion) -> Dataset:
-    """Return a record as the database has it."""
-    fields = dict(found)
-    fields["deleted_at"] = fields.pop("changed_at")
-    return Dataset(**{name: value for name, value in fields.items() if name not in ("health", "tables")})
+def _show(reader: Reader, options: argparse.Namespace) -> int:
+    if isinstance(reader, Client):
+        found = reader.dataset(options.pipeline, options.version)
+    else:
+        found = reader.dataset(options.pipeline, options.version, store=options.store)
+    return _print(found, options)
 
 
-_COMMANDS: Final[Mapping[str, Callable[[Client, argparse.Namespace], int]]] = {"list": _list, "show": _show, "deprecate": _deprecate}
+def _deprecate(reader: Reader, options: argparse.Namespace) -> int:
+    if isinstance(reader, Client):
+        found = reader.deprecate(options.pipeline, options.version, reason=options.reason)
+    else:
+        found = reader.deprecate(options.pipeline, options.version, reason=options.reason, by=options.by)
+    return _print(found, options)
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def _print(found: DatasetVersion, options: argparse.Namespace) -> int:
+    if options.json:
+        print_json(found)
+    else:
+        print_lines(f"{name + ':':<12} {value}" for name, value in _facts(found))
+    return 0
+
+
+def _line(found: DatasetVersion) -> str:
+    state = {"deprecated": "  deprecated", "deleted": "  deleted by retention"}.get(found.health, "")
+    created = found.created_at.isoformat(timespec="seconds")
+    return f"{found.pipeline}  {found.version}  {created}  {found.rows:,} rows  {found.size_bytes / 2**20:,.1f} MiB{state}"
+
+
+def _facts(found: DatasetVersion) -> Iterator[tuple[str, str]]:
+    """Yield all about a version, and the columns of each table where they are known."""
+    yield "snapshot", f"{found.version} of {found.pipeline}"
+    yield "manifest", found.uri
+    yield "rows", f"{found.rows:,}"
+    yield "size", f"{found.size_bytes:,} bytes"
+    yield "schema", found.schema_hash
+    yield "split", ", ".join(f"{name} {value}" for name, value in found.split.items()) or "as by default"
+    yield "created", f"{found.created_at.isoformat(timespec='seconds')} by {found.created_by}"
+    if found.changed_at is not None:
+        who = f"by {found.deprecated_by}: {found.reason}" if found.health == "deprecated" else "(its files were deleted by retention)"
+        yield found.health, f"{found.changed_at.isoformat(timespec='seconds')} {who}"
+    for name, types in (found.tables or {}).items() if isinstance(found, DatasetDetails) else ():
+        yield f"table {name}", ", ".join(f"{column} {kind}" for column, kind in types.items())

@@ -1,8 +1,7 @@
-"""Where the server is, and who asks: options, environment, or the installation on this machine."""
+"""Where the server is, and who asks: environment, or the installation on this machine."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -13,10 +12,14 @@ import httpx
 
 from nightshift.client.client import TIMEOUT_SECONDS, Client
 from nightshift.mlflow_account import CREDENTIALS_FILE, LAPTOP_USER
-from nightshift.server_variables import OPTION, SERVER, TOKEN
 from nightshift.settings import LOCAL_HOST, Settings
 from training.errors import DeniedError, UnavailableError
+from training.installation import Variable
 
+SERVER: Final = Variable(
+    name="NIGHTSHIFT_SERVER", meaning="address of the api-server that commands ask, for example `https://airflow.example.com`"
+)
+TOKEN: Final = Variable(name="NIGHTSHIFT_TOKEN", meaning="token of Airflow that commands send to NIGHTSHIFT_SERVER")
 USERNAME: Final = LAPTOP_USER
 PASSWORD_KEYS: Final = {USERNAME: "airflow_password", "approver": "approver_password"}
 """Users of a laptop installation, and where the file has their passwords."""
@@ -43,12 +46,6 @@ def client_of(server: str | None = None, environ: Mapping[str, str] = os.environ
     settings = Settings.from_environment(environ)
     local = f"http://{LOCAL_HOST}:{settings.airflow_port}"
     return Client(local, _login(local, settings.home / CREDENTIALS_FILE, user), is_local=True)
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that every command has which asks a server."""
-    parser.add_argument(OPTION, metavar="URL", help=f"address of the api-server; default: {SERVER.name}")
-    parser.add_argument("--json", action="store_true", help="as JSON")
 
 
 def _login(server: str, path: Path, user: str) -> Callable[[], str]:

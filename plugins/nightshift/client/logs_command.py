@@ -17,14 +17,14 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, Final
 from urllib.parse import quote
 
+from nightshift.client.asking import describe_asking
 from nightshift.client.client import ENDED, POLL_SECONDS, Client
-from nightshift.client.login import add_options, client_of
 from nightshift.queries.records import Run, Stage
-from training.command_line import example, exit_code_of, number_from
+from training.command_line import number_from
 from training.errors import DeniedError, shown
 from training.escapes import for_terminal
 
@@ -34,34 +34,20 @@ HIDDEN: Final = ("::group::", "::endgroup::", "Could not read served logs")
 """Beginnings of lines that only Airflow's page needs: folds, and a warning that it adds to the log of every running task."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; return the exit code."""
-    options = parser().parse_args(arguments)
-
-    def asked() -> int:
-        with client_of(options.server) as client:
-            return _follow(client, options) if options.follow else _print_one(client, options)
-
-    return exit_code_of(asked)
-
-
-def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
-    found = argparse.ArgumentParser(
-        prog="nightshift logs",
-        description=__doc__,
-        formatter_class=argparse.RawTextHelpFormatter,
-        epilog=example("nightshift logs search_ranking:night-2026-02-01 train"),
-    )
-    found.add_argument("id", metavar="PIPELINE:RUN_ID", help="as `nightshift runs list` shows it")
-    found.add_argument("stage", nargs="?", metavar="STAGE", help="a stage, or resolve or wait")
-    which = found.add_mutually_exclusive_group()
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Declare the command line."""
+    describe_asking(parser, _logs, "nightshift logs search_ranking:night-2026-02-01 train", __doc__)
+    parser.add_argument("id", metavar="PIPELINE:RUN_ID", help="as `nightshift runs list` shows it")
+    parser.add_argument("stage", nargs="?", metavar="STAGE", help="a stage, or resolve or wait")
+    which = parser.add_mutually_exclusive_group()
     which.add_argument(
         "--try", dest="number", type=number_from(1), metavar="NUMBER", help="of Airflow's task, from 1; default: the last one"
     )
     which.add_argument("--follow", action="store_true", help="print new lines until the end")
-    add_options(found)
-    return found
+
+
+def _logs(client: Client, options: argparse.Namespace) -> int:
+    return _follow(client, options) if options.follow else _print_one(client, options)
 
 
 def _print_one(client: Client, options: argparse.Namespace) -> int:
@@ -159,7 +145,3 @@ def _lines(record: dict[str, Any]) -> list[str]:
     first, *more = [for_terminal(line) for line in str(record.get("event", "")).splitlines()] or [""]
     errors = [f"  {each.get('exc_type')}: {for_terminal(str(each.get('exc_value')))}" for each in record.get("error_detail") or ()]
     return [f"{head} {first}".strip(), *more, *errors]
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -16,14 +16,12 @@ from __future__ import annotations
 
 import argparse
 import math
-import sys
 from collections.abc import Sequence
 from typing import Any, Final, get_args
 
+from nightshift.client.asking import describe_asking
 from nightshift.client.client import Client
-from nightshift.client.login import add_options, client_of
-from nightshift.client.runs_command import started
-from training.command_line import example, exit_code_of
+from nightshift.client.runs_command import add_data_options, add_start_options, started
 from training.errors import Problem, SpecError, shown
 from training.spec.registration import Format
 
@@ -34,40 +32,23 @@ OF_THE_BODY: Final = {
 """Option to the key of the request."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; return the exit code."""
-    options = parser().parse_args(arguments)
-
-    def asked() -> int:
-        with client_of(options.server) as client:
-            return _register(client, options)
-
-    return exit_code_of(asked)
-
-
-def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
-    found = argparse.ArgumentParser(
-        prog="nightshift register",
-        description=__doc__,
-        formatter_class=argparse.RawTextHelpFormatter,
-        epilog=example("nightshift register search_ranking s3://models/ranker/17/model.ubj --format xgboost_json --version 17"),
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Declare the command line."""
+    example = "nightshift register search_ranking s3://models/ranker/17/model.ubj --format xgboost_json --version 17"
+    describe_asking(parser, _register, example, __doc__)
+    parser.add_argument("pipeline", help="name of the pipeline whose data, evaluation and gates judge the model")
+    parser.add_argument("artifact", metavar="ARTIFACT", help="URI of the file")
+    parser.add_argument("--format", required=True, choices=get_args(Format), help="xgboost_json is XGBoost's own JSON or UBJ")
+    parser.add_argument("--transforms", metavar="URI", help="transforms.json of the model; default: that of the run's own prepare")
+    parser.add_argument("--sha256", metavar="DIGEST", help="of the file; another file is refused")
+    parser.add_argument("--version", metavar="NAME", help="its version outside; recorded")
+    parser.add_argument("--metric", action="append", default=[], metavar="NAME=VALUE", help="a claim about it; recorded, and not judged")
+    parser.add_argument(
+        "--trained-until", metavar="TIME", help="newest event time of its training rows; refused if test rows are before it"
     )
-    found.add_argument("pipeline", help="name of the pipeline whose data, evaluation and gates judge the model")
-    found.add_argument("artifact", metavar="ARTIFACT", help="URI of the file")
-    found.add_argument("--format", required=True, choices=get_args(Format), help="xgboost_json is XGBoost's own JSON or UBJ")
-    found.add_argument("--transforms", metavar="URI", help="transforms.json of the model; default: that of the run's own prepare")
-    found.add_argument("--sha256", metavar="DIGEST", help="of the file; another file is refused")
-    found.add_argument("--version", metavar="NAME", help="its version outside; recorded")
-    found.add_argument("--metric", action="append", default=[], metavar="NAME=VALUE", help="a claim about it; recorded, and not judged")
-    found.add_argument("--trained-until", metavar="TIME", help="newest event time of its training rows; refused if test rows are before it")
-    found.add_argument("--notes", metavar="TEXT", help="for those who read the ledger")
-    found.add_argument("--as-of", metavar="TIME", help="a day, or a time with an offset; default: the last slot")
-    found.add_argument("--snapshot", metavar="VERSION", help="dataset version instead of the sources")
-    found.add_argument("--key", help="idempotency key: the same key starts one run, as long as the run exists")
-    found.add_argument("--wait", action="store_true", help="show each stage, and return when the run has ended")
-    add_options(found)
-    return found
+    parser.add_argument("--notes", metavar="TEXT", help="stored in the ledger")
+    add_data_options(parser)
+    add_start_options(parser)
 
 
 def _register(client: Client, options: argparse.Namespace) -> int:
@@ -97,7 +78,3 @@ def claims_of(texts: Sequence[str]) -> dict[str, float]:
             raise SpecError("--metric", [Problem(code="command.metric", message=message, hint="write --metric auc=0.81")])
         found[name] = value
     return found
-
-
-if __name__ == "__main__":
-    sys.exit(main())

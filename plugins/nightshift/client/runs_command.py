@@ -21,17 +21,15 @@ import argparse
 import json
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from itertools import islice
 from typing import Any, Final
 
-from pydantic import BaseModel
-
+from nightshift.client.asking import describe_asking, print_json, print_lines
 from nightshift.client.client import Client
-from nightshift.client.login import add_options, client_of
 from nightshift.queries.records import Run, Stage
-from training.command_line import example, exit_code_of, number_from
+from training.command_line import number_from
 from training.errors import Problem, SpecError, shown
 from training.escapes import for_terminal
 from training.format import NOTHING, brief, finite
@@ -40,76 +38,61 @@ LIMIT: Final = 20
 SECTIONS: Final = ("train", "evaluate", "tune")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; return the exit code."""
-    options = parser().parse_args(arguments)
-
-    def asked() -> int:
-        with client_of(options.server) as client:
-            return _COMMANDS[options.command](client, options)
-
-    return exit_code_of(asked)
-
-
-def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
-    found = argparse.ArgumentParser(prog="nightshift runs", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    commands = found.add_subparsers(dest="command", required=True, metavar="{list,show,metrics,start,restore}")
-    listing = commands.add_parser(
-        "list",
-        help="the newest runs first",
-        formatter_class=argparse.RawTextHelpFormatter,
-        epilog=example("nightshift runs list search_ranking --state failed"),
-    )
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Declare the command line."""
+    parser.description = __doc__
+    add = parser.add_subparsers(required=True, metavar="{list,show,metrics,start,restore}").add_parser
+    listing = add("list", help="the newest runs first")
+    describe_asking(listing, _list, "nightshift runs list search_ranking --state failed")
     listing.add_argument("pipeline", nargs="?", help="name of a pipeline; absent: all")
     listing.add_argument("--state", choices=("queued", "running", "success", "failed"), help="only runs in this state")
     listing.add_argument("--limit", type=number_from(1), default=LIMIT, help=f"how many at most; default {LIMIT}")
-    show = commands.add_parser(
-        "show",
-        help="one run with its stages",
-        formatter_class=argparse.RawTextHelpFormatter,
-        epilog=example("nightshift runs show search_ranking:night-2026-02-01"),
-    )
+    show = add("show", help="one run with its stages")
+    describe_asking(show, _show, "nightshift runs show search_ranking:night-2026-02-01")
     show.add_argument("id", metavar="PIPELINE:RUN_ID", help="as `list` shows it")
-    metrics = commands.add_parser(
-        "metrics",
-        help="metrics of a run's training, also while it trains",
-        formatter_class=argparse.RawTextHelpFormatter,
-        epilog=example("nightshift runs metrics search_ranking:night-2026-02-01 --follow"),
-    )
+    metrics = add("metrics", help="metrics of a run's training, also while it trains")
+    describe_asking(metrics, _metrics, "nightshift runs metrics search_ranking:night-2026-02-01 --follow")
     metrics.add_argument("id", metavar="PIPELINE:RUN_ID", help="as `list` shows it")
-    metrics.add_argument(
-        "--trial", type=number_from(0), metavar="N", help="of this trial of the study of the run, from 0, instead of its training"
-    )
+    trial = "of this trial of the study of the run, from 0, instead of its training"
+    metrics.add_argument("--trial", type=number_from(0), metavar="N", help=trial)
     metrics.add_argument("--follow", action="store_true", help="print new points until the training has ended")
     metrics.add_argument("--after", metavar="ID", help="only points that follow the one with this id; --json shows ids")
-    start = commands.add_parser(
-        "start",
-        help="queue a run",
-        formatter_class=argparse.RawTextHelpFormatter,
-        epilog=example("nightshift runs start search_ranking --as-of 2026-02-01 --set train.learning_rate=0.01"),
-    )
+    start = add("start", help="queue a run")
+    describe_asking(start, _start, "nightshift runs start search_ranking --as-of 2026-02-01 --set train.learning_rate=0.01")
     start.add_argument("pipeline", help="name of a pipeline")
-    start.add_argument("--as-of", metavar="TIME", help="a day, or a time with an offset; default: the last slot")
-    start.add_argument("--snapshot", metavar="VERSION", help="dataset version instead of the sources")
     start.add_argument("--force", action="store_true", help="do the work of every stage again")
-    restore = commands.add_parser(
-        "restore",
-        help="queue a run whose training begins at a checkpoint",
-        formatter_class=argparse.RawTextHelpFormatter,
-        epilog=example("nightshift restore search_ranking:night-2026-02-01 best --set train.epochs=5"),
+    add_data_options(start)
+    add_start_options(start)
+    add_set_option(start)
+    declare_restore(add("restore", help="queue a run whose training begins at a checkpoint"))
+
+
+def declare_restore(parser: argparse.ArgumentParser) -> None:
+    """Declare `nightshift restore`, which is also `nightshift runs restore`."""
+    describe_asking(parser, _restore, "nightshift restore search_ranking:night-2026-02-01 best --set train.epochs=5")
+    parser.add_argument("id", metavar="PIPELINE:RUN_ID", help="run that saved the checkpoint, as `list` shows it")
+    parser.add_argument("checkpoint", metavar="CHECKPOINT", help="epoch_3 or 3, step_400, best, newest; `checkpoints list` shows them")
+    add_start_options(parser)
+    add_set_option(parser)
+
+
+def add_set_option(parser: argparse.ArgumentParser) -> None:
+    """Add what `overrides_of` reads."""
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="a key of train, evaluate or tune; the value is JSON, or a word"
     )
-    restore.add_argument("id", metavar="PIPELINE:RUN_ID", help="run that saved the checkpoint, as `list` shows it")
-    restore.add_argument("checkpoint", metavar="CHECKPOINT", help="epoch_3 or 3, step_400, best, newest; `checkpoints list` shows them")
-    for command in (start, restore):
-        command.add_argument(
-            "--set", action="append", default=[], metavar="KEY=VALUE", help="a key of train, evaluate or tune; the value is JSON, or a word"
-        )
-        command.add_argument("--key", help="idempotency key: the same key starts one run, as long as the run exists")
-        command.add_argument("--wait", action="store_true", help="show each stage, and return when the run has ended")
-    for command in (listing, show, metrics, start, restore):
-        add_options(command)
-    return found
+
+
+def add_data_options(parser: argparse.ArgumentParser) -> None:
+    """Add which data a run takes."""
+    parser.add_argument("--as-of", metavar="TIME", help="a day, or a time with an offset; default: the last slot")
+    parser.add_argument("--snapshot", metavar="VERSION", help="dataset version instead of the sources")
+
+
+def add_start_options(parser: argparse.ArgumentParser) -> None:
+    """Add what `started` reads, and the key of the request."""
+    parser.add_argument("--key", help="idempotency key: the same key starts one run, as long as the run exists")
+    parser.add_argument("--wait", action="store_true", help="show each stage, and return when the run has ended")
 
 
 def overrides_of(settings: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -168,12 +151,16 @@ def _list(client: Client, options: argparse.Namespace) -> int:
 
 
 def _show(client: Client, options: argparse.Namespace) -> int:
-    run = client.run(options.id)
+    print_run(client.run(options.id), options)
+    return 0
+
+
+def print_run(run: Run, options: argparse.Namespace) -> None:
+    """Print a run with its stages."""
     if options.json:
         print_json(run)
     else:
-        sys.stdout.write("".join(f"{line}\n" for line in run_lines(run)))
-    return 0
+        print_lines([*head_lines(run), "", *map(stage_line, run.stages)])
 
 
 def _metrics(client: Client, options: argparse.Namespace) -> int:
@@ -221,7 +208,7 @@ def started(client: Client, options: argparse.Namespace, run: Run) -> int:
     else:
         # The stages were shown while they ended.
         lines = ["", *head_lines(run)] if options.wait else [f"{run.id}  {run.state}"]
-        sys.stdout.write("".join(f"{line}\n" for line in lines))
+        print_lines(lines)
     return 1 if run.state == "failed" else 0
 
 
@@ -238,11 +225,6 @@ class _Progress:
                 self._told.add(event)
                 sys.stdout.write(f"{stage_line(stage)}\n")
                 sys.stdout.flush()
-
-
-def run_lines(run: Run) -> list[str]:
-    """Return a run with its stages, in words."""
-    return [*head_lines(run), "", *[stage_line(stage) for stage in run.stages]]
 
 
 def head_lines(run: Run) -> list[str]:
@@ -271,22 +253,3 @@ def stage_line(stage: Stage) -> str:
 def time_words(instant: datetime | None) -> str:
     """Return an instant to the second."""
     return NOTHING if instant is None else instant.isoformat(timespec="seconds")
-
-
-def print_json(found: BaseModel | Sequence[BaseModel]) -> None:
-    """Print records as the API has them."""
-    value = found.model_dump(mode="json") if isinstance(found, BaseModel) else [each.model_dump(mode="json") for each in found]
-    sys.stdout.write(json.dumps(value, indent=1, ensure_ascii=False) + "\n")
-
-
-_COMMANDS: Final[Mapping[str, Callable[[Client, argparse.Namespace], int]]] = {
-    "list": _list,
-    "show": _show,
-    "metrics": _metrics,
-    "start": _start,
-    "restore": _restore,
-}
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -12,18 +12,13 @@ Exit codes: 0 done; 1 the run has failed, or the last run of a pipeline; 2 the c
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from nightshift.client.asking import describe_asking, print_json, print_table
 from nightshift.client.client import Client
-from nightshift.client.login import add_options, client_of
-from nightshift.client.runs_command import print_json, run_lines, time_words
-from nightshift.client.tables import print_table
+from nightshift.client.runs_command import print_run, time_words
 from nightshift.queries.records import Model, Pipeline, RunSummary
-from training.command_line import example, exit_code_of
 from training.format import NOTHING
 
 
@@ -35,41 +30,18 @@ class Standing:
     last_run: RunSummary | None
     models: tuple[Model, ...]
 
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "pipeline": self.pipeline.model_dump(mode="json"),
-            "last_run": None if self.last_run is None else self.last_run.model_dump(mode="json"),
-            "models": [model.model_dump(mode="json") for model in self.models],
-        }
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Declare the command line."""
+    describe_asking(parser, _status, "nightshift status", __doc__)
+    parser.add_argument("id", nargs="?", metavar="PIPELINE:RUN_ID", help="a run; absent: a line for each pipeline")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; return the exit code."""
-    options = parser().parse_args(arguments)
-
-    def asked() -> int:
-        with client_of(options.server) as client:
-            return _all(client, options) if options.id is None else _one(client, options)
-
-    return exit_code_of(asked)
-
-
-def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
-    found = argparse.ArgumentParser(
-        prog="nightshift status", description=__doc__, formatter_class=argparse.RawTextHelpFormatter, epilog=example("nightshift status")
-    )
-    found.add_argument("id", nargs="?", metavar="PIPELINE:RUN_ID", help="a run; absent: a line for each pipeline")
-    add_options(found)
-    return found
-
-
-def _one(client: Client, options: argparse.Namespace) -> int:
+def _status(client: Client, options: argparse.Namespace) -> int:
+    if options.id is None:
+        return _all(client, options)
     run = client.run(options.id)
-    if options.json:
-        print_json(run)
-    else:
-        sys.stdout.write("".join(f"{line}\n" for line in run_lines(run)))
+    print_run(run, options)
     return 1 if run.state == "failed" else 0
 
 
@@ -84,7 +56,7 @@ def _all(client: Client, options: argparse.Namespace) -> int:
         for pipeline in client.pipelines()
     ]
     if options.json:
-        sys.stdout.write(json.dumps([each.as_json() for each in found], indent=1, ensure_ascii=False) + "\n")
+        print_json(found)
     elif not found:
         sys.stdout.write("there is no pipeline\n")
     else:
@@ -108,7 +80,3 @@ def _row(found: Standing) -> tuple[str, ...]:
         NOTHING if run is None else run.state,
         "; ".join([*([run.note] if run is not None and run.note else []), *behind]),
     )
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 from nightshift.settings import Settings
 
@@ -19,9 +18,6 @@ class Finding:
     message: str
     hint: str = ""
     """How to repair it; empty where nothing is wrong."""
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,7 +1,7 @@
 """Manual rollback of a model to an earlier champion, by an order of the REST API.
 
 `nightshift rollback MODEL --server URL --reason …` gives the order, which needs the rights on the pipelines of that model, and starts this
-DAG with its id. `python -m training.registry rollback` does it without Airflow, and so without events and alerts.
+DAG with its id. `nightshift rollback` without a server does it without Airflow, and so without events and alerts.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What is shown of a checkpoint: its size, and whether a training can begin at it; as a record, and as lines of a table. No torch."""
+"""What is shown of a checkpoint: its size, and whether a training can begin at it; as a record. No torch."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -67,22 +67,6 @@ def summary_of(store: Store, listing: Listing) -> CheckpointSummary:
         fault=found,
         uri=listing.uri,
     )
-
-
-def table_lines(summaries: Sequence[CheckpointSummary]) -> Iterator[str]:
-    """Yield the lines of a table, with a heading for each run."""
-    if not summaries:
-        yield "no checkpoint was found"
-    run = None
-    for each in summaries:
-        if each.run != run:
-            run = each.run
-            yield run
-            yield f"  {'step':>8} {'epoch':>6}  {'saved':<20} {'MB':>10}  {'layout':<24} names"
-        size = "" if each.size_bytes is None else f"{each.size_bytes / 1e6:.1f}"
-        created_at = each.created_at[:19].replace("T", " ") + "Z"
-        names = ", ".join(each.names) + (f"  not usable: {each.fault}" if each.fault else "")
-        yield f"  {each.step:>8} {each.epoch:>6}  {created_at:<20} {size:>10}  {each.layout:<24} {names}"
 
 
 def _layout(identity: object) -> str:

@@ -11,16 +11,16 @@ Exit codes: 0 nothing is wrong; 1 something is; 2 the command line is wrong; 64 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Final
 
-from nightshift.client.login import add_options
+from nightshift.client.asking import add_options, print_json
+from nightshift.client.login import SERVER
 from nightshift.doctor import cluster, machine, services, storage
 from nightshift.doctor.findings import Check, Finding, Place, bad
 from nightshift.settings import Settings
-from training.command_line import example, exit_code_of
+from training.command_line import describe
 from training.errors import NightshiftError
 from training.escapes import for_terminal
 
@@ -37,30 +37,18 @@ CHECKS: Final[Mapping[str, Check]] = {
 }
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; return the exit code."""
-    options = parser().parse_args(arguments)
-    return exit_code_of(lambda: _examine(options))
-
-
-def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
-    found = argparse.ArgumentParser(
-        prog="nightshift doctor",
-        description=__doc__,
-        formatter_class=argparse.RawTextHelpFormatter,
-        epilog=example("nightshift doctor store database"),
-    )
-    found.add_argument("checks", nargs="*", metavar="CHECK", help=f"of {', '.join(CHECKS)}")
-    add_options(found)
-    return found
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Declare the command line."""
+    describe(parser, _examine, "nightshift doctor store database", __doc__)
+    parser.add_argument("checks", nargs="*", metavar="CHECK", help=f"of {', '.join(CHECKS)}")
+    add_options(parser, f"address of the api-server; default: {SERVER.name}")
 
 
 def _examine(options: argparse.Namespace) -> int:
     place = Place(settings=Settings.from_environment(), server=options.server)
     unknown = [name for name in options.checks if name not in CHECKS]
     if unknown:
-        parser().error(f"there is no check {', '.join(unknown)}")
+        options.error(f"there is no check {', '.join(unknown)}")
     is_good, found = True, list[Finding]()
     for name in options.checks or CHECKS:
         for finding in findings_of(name, place):
@@ -72,7 +60,7 @@ def _examine(options: argparse.Namespace) -> int:
                 sys.stdout.write(_line(finding))
                 sys.stdout.flush()
     if options.json:
-        sys.stdout.write(json.dumps([each.as_json() for each in found], indent=1, ensure_ascii=False) + "\n")
+        print_json(found)
     return 0 if is_good else 1
 
 
@@ -89,7 +77,3 @@ def findings_of(name: str, place: Place) -> Iterator[Finding]:
 def _line(finding: Finding) -> str:
     head = f"{'ok' if finding.is_ok else 'WRONG':<7}{finding.check:<11}"
     return f"{head}{for_terminal(finding.message)}\n" + (f"{'':<18}-> {for_terminal(finding.hint)}\n" if finding.hint else "")
-
-
-if __name__ == "__main__":
-    sys.exit(main())
