@@ -130,8 +130,8 @@ def _variables(case: Case, folder: Path) -> dict[str, str]:
 
 def _decisions(case: Case, folder: Path) -> list[list[dict[str, Any]]]:
     """Return the gates of each decision, the first decision first, by the command that users have."""
-    environment = {**os.environ, "NIGHTSHIFT_HOME": str(folder / "home")}
-    command = [sys.executable, "-m", "training.registry", "show", case.pipeline.stem, "--json"]
+    environment = {**os.environ, "NIGHTSHIFT_HOME": str(folder / "home"), "PYTHONPATH": f"{CHECKOUT}:{CHECKOUT / 'plugins'}"}
+    command = [sys.executable, "-m", "nightshift.console", "show", case.pipeline.stem, "--json"]
     shown = subprocess.run(command, cwd=CHECKOUT, env=environment, check=True, capture_output=True, text=True).stdout
     decisions = sorted(json.loads(shown)[case.pipeline.stem]["decisions"], key=lambda entry: entry["version"])
     return [[_stable(reason) for reason in entry["reasons"] if "latency" not in reason["gate"]] for entry in decisions]

@@ -113,7 +113,9 @@ def mlflow_variables(environ: Mapping[str, str]) -> dict[str, str]:
 
 def _check_place() -> None:
     if not (DATABASE.text() or HOME.text()):
-        message = f"the ledger's place is not known: NIGHTSHIFT_DATABASE and NIGHTSHIFT_HOME are not set, and {Path.cwd()} is not in a checkout"
+        message = (
+            f"the ledger's place is not known: NIGHTSHIFT_DATABASE and NIGHTSHIFT_HOME are not set, and {Path.cwd()} is not in a checkout"
+        )
         hint = "export NIGHTSHIFT_DATABASE=postgresql+psycopg2://user:password@host:port/name, or change to a checkout"
         raise SpecError("nightshift", [Problem(code="command.ledger", message=message, hint=hint)])
 

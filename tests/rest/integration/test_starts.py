@@ -131,7 +131,7 @@ def test_overridden_threshold_is_another_evaluation_and_decision_which_records_i
     # `validate` compares with the newest validated snapshot, which other runs of this installation have moved.
     assert {stage for stage in STAGES if results[stage].fingerprint != done[stage].fingerprint} - {"validate"} == {"evaluate", "promote"}
     assert installation.xcom(PIPELINE, run_id, "resolve")["overrides"] == {"evaluate.minimum.ndcg@10": 0.99}
-    shown = json.loads(installation.command(sys.executable, "-m", "training.registry", "show", PIPELINE, "--json"))
+    shown = json.loads(installation.command(sys.executable, "-m", "nightshift.console", "show", PIPELINE, "--json"))
     decided = [entry for entry in shown[PIPELINE]["decisions"] if entry["evidence"].get("overrides")]
     assert [entry["evidence"]["overrides"] for entry in decided] == [{"evaluate.minimum.ndcg@10": 0.99}]
 

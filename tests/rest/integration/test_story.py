@@ -170,7 +170,7 @@ def test_a_models_life(story: Story) -> None:
 
     # A year later: every step, by whom and why; the reports that they rest on; the lives of the versions.
     assert [entry.decided_by for entry in story.installation.ledger.history(MODEL)][-1] == "admin"
-    shown = story.installation.command(sys.executable, "-m", "training.registry", "show", MODEL)
+    shown = story.installation.command(sys.executable, "-m", "nightshift.console", "show", MODEL)
     for words in ("complaints from the shop", "checked with the shop", "canary", "rejected"):
         assert words in shown
     report = story.installation.links(MODEL, "night-2", "evaluate")["Report"]

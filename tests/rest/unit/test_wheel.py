@@ -107,10 +107,15 @@ def test_installed_show_and_rollback_read_the_ledger_that_a_variable_names(insta
 
 @pytest.mark.parametrize(
     ("command", "code"),
-    [("run", "command.checkout"), ("services", "command.checkout"), ("show", "command.ledger"), ("rollback", "command.ledger")],
+    [
+        ("run", "command.checkout"),
+        ("services", "command.checkout"),
+        ("show", "command.ledger"),
+        ("rollback orders --reason x", "command.ledger"),
+    ],
 )
 def test_command_that_needs_a_place_says_which_outside_any_checkout(installed: Path, tmp_path: Path, command: str, code: str) -> None:
-    done = nightshift(installed, tmp_path, command)
+    done = nightshift(installed, tmp_path, *command.split())
 
     assert done.returncode == ExitCode.BAD_SPEC
     assert f"[{code}]" in done.stderr

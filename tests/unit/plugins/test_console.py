@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -10,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from nightshift.console import COMMANDS, checkout_above, process_of
+from nightshift.client import local_reader
+from nightshift.console import COMMANDS, OF_DEVSTACK, checkout_above, devstack_process, main, run
 from training.errors import SpecError
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -25,7 +27,9 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def test_run_uses_code_and_python_of_the_checkout_and_passes_options_on(checkout: Path) -> None:
-    argv, environ = process_of("run", ["orders", "--night", "2026-02-01"], folder=checkout / "deep" / "er", environ={"PYTHONPATH": "/own"})
+    argv, environ = devstack_process(
+        "run", ["orders", "--night", "2026-02-01"], folder=checkout / "deep" / "er", environ={"PYTHONPATH": "/own"}
+    )
 
     assert argv == [f"{checkout}/.venv/bin/python", "-P", "-m", "devstack", "run", "orders", "--night", "2026-02-01"]
     assert environ == {"PYTHONPATH": f"{checkout}:{checkout}/plugins:/own"}
@@ -35,77 +39,95 @@ def test_run_in_a_checkout_without_an_installation_names_the_command_that_instal
     (checkout / ".venv" / "bin" / "python").unlink()
 
     with pytest.raises(SpecError, match=r"\[command\.checkout\] .* is not installed \(make -C .* install\)"):
-        process_of("run", [], folder=checkout, environ={})
+        devstack_process("run", [], folder=checkout, environ={})
 
 
-@pytest.mark.parametrize("name", ["show", "rollback"])
-def test_ledger_in_a_checkout_is_the_checkouts_unless_a_variable_names_another(checkout: Path, name: str) -> None:
-    argv, environ = process_of(name, ["orders"], folder=checkout, environ={})
-    _argv, named = process_of(name, ["orders"], folder=checkout, environ={"NIGHTSHIFT_DATABASE": "sqlite:////other.db"})
-
-    assert argv == [sys.executable, "-P", "-m", "training.registry", name, "orders"]
-    assert environ == {"NIGHTSHIFT_HOME": f"{checkout}/.local"}
-    assert named == {"NIGHTSHIFT_DATABASE": "sqlite:////other.db"}
+def typed(words: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Run the command in a folder, as a shell does."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "argv", ["nightshift", *words.split()])
+    return main()
 
 
-@pytest.mark.parametrize(
-    ("given", "environ"), [(["--server", "https://a"], {}), (["--server=https://a"], {}), ([], {"NIGHTSHIFT_SERVER": "https://a"})]
-)
-@pytest.mark.parametrize("name", ["show", "rollback"])
-def test_a_server_that_is_named_is_asked_instead_of_the_ledger(
-    tmp_path: Path, name: str, given: list[str], environ: dict[str, str]
+@pytest.fixture
+def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NIGHTSHIFT_HOME", "NIGHTSHIFT_DATABASE", "NIGHTSHIFT_STORE", "NIGHTSHIFT_SERVER"):
+        # Set first: what the command sets is undone, too.
+        monkeypatch.setenv(name, "")
+
+
+@pytest.mark.usefixtures("no_variables")
+@pytest.mark.parametrize("words", ["show", "datasets list", "checkpoints list orders"])
+def test_ledger_and_store_in_a_checkout_are_the_checkouts(
+    checkout: Path, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    argv, found = process_of(name, ["orders", *given], folder=tmp_path, environ=environ)
-
-    assert argv == [sys.executable, "-P", "-m", "nightshift.client.models_command", name, "orders", *given]
-    assert found == environ
-
-
-@pytest.mark.parametrize(
-    ("words", "module"),
-    [
-        ("checkpoints list orders", "nightshift.client.checkpoints_command"),
-        ("checkpoints export orders r best f", "training.engine.checkpoint"),
-        ("datasets deprecate orders 0a --reason x", "nightshift.client.datasets_command"),
-    ],
-)
-def test_a_server_is_asked_for_what_it_has_and_the_store_for_the_rest(tmp_path: Path, words: str, module: str) -> None:
-    name, *given = words.split()
-    environ = {"NIGHTSHIFT_SERVER": "https://a", "NIGHTSHIFT_STORE": "s3://b", "NIGHTSHIFT_DATABASE": "sqlite:////l.db"}
-    argv, found = process_of(name, given, folder=tmp_path, environ=environ)
-
-    assert argv == [sys.executable, "-P", "-m", module, *given]
-    assert found == environ
+    (checkout / ".local").mkdir()
+    assert typed(words, checkout / "deep", monkeypatch) == 0
+    assert {"show": "nothing was decided", "datasets list": "no snapshot"}.get(words, "no checkpoint") in capsys.readouterr().out
+    assert list((checkout / ".local").iterdir())
 
 
-def test_rollback_on_a_laptop_writes_to_the_mlflow_of_the_installation(checkout: Path) -> None:
+@pytest.mark.usefixtures("no_variables")
+@pytest.mark.parametrize(("variable", "words"), [("NIGHTSHIFT_DATABASE", "show"), ("NIGHTSHIFT_STORE", "checkpoints list orders")])
+def test_ledger_and_store_in_a_checkout_are_those_that_variables_name(
+    checkout: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, variable: str, words: str
+) -> None:
+    other = tmp_path_factory.mktemp("other")
+    monkeypatch.setenv(variable, f"sqlite:///{other}/ledger.db" if variable == "NIGHTSHIFT_DATABASE" else str(other / "store"))
+    assert typed(words, checkout, monkeypatch) == 0
+    assert list(other.iterdir())
+    assert not (checkout / ".local").exists()
+
+
+@pytest.mark.usefixtures("no_variables")
+@pytest.mark.parametrize("words", ["show", "rollback orders --reason x --yes", "datasets list"])
+def test_without_variables_outside_of_a_checkout_the_ledgers_place_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: str
+) -> None:
+    assert typed(words, tmp_path, monkeypatch) == 64
+    assert "[command.ledger]" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("no_variables")
+@pytest.mark.parametrize("option", ["--server https://a", "--server=https://a", ""])
+@pytest.mark.parametrize("words", ["show orders", "rollback orders --reason x", "datasets list orders", "checkpoints list orders"])
+def test_a_server_that_is_named_is_asked_instead_of_ledger_and_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: str, option: str
+) -> None:
+    if not option:
+        monkeypatch.setenv("NIGHTSHIFT_SERVER", "https://a")
+    assert typed(f"{words} {option}", tmp_path, monkeypatch) == 77
+    assert "[access.unauthenticated] there is no token for https://a" in capsys.readouterr().err
+
+
+def test_what_a_server_does_not_have_is_read_in_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("NIGHTSHIFT_SERVER", "https://a")
+    monkeypatch.setenv("NIGHTSHIFT_STORE", str(tmp_path / "store"))
+    assert run(["checkpoints", "export", "orders", "r", "best", "f"]) == 64
+    assert "[checkpoint.unknown]" in capsys.readouterr().err
+
+
+def test_rollback_on_a_laptop_writes_to_the_mlflow_of_the_installation(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = checkout / ".local"
     home.mkdir()
     (home / "credentials.json").write_text(json.dumps({"mlflow_password": "p"}))
+    laptop = {"NIGHTSHIFT_HOME": str(home), "NIGHTSHIFT_MLFLOW_PORT": "5001"}
 
-    _argv, found = process_of("rollback", ["orders"], folder=checkout, environ={"NIGHTSHIFT_MLFLOW_PORT": "5001"})
-    _argv, named = process_of("rollback", ["orders"], folder=checkout, environ={"MLFLOW_TRACKING_URI": "https://mlflow"})
-
-    assert {name: value for name, value in found.items() if name.startswith("MLFLOW_")} == {
+    assert local_reader.mlflow_variables(laptop) == {
         "MLFLOW_TRACKING_URI": "http://127.0.0.1:5001",
         "MLFLOW_TRACKING_USERNAME": "admin",
         "MLFLOW_TRACKING_PASSWORD": "p",
     }
-    assert {name: value for name, value in named.items() if name.startswith("MLFLOW_")} == {"MLFLOW_TRACKING_URI": "https://mlflow"}
-
-
-def test_store_in_a_checkout_is_the_checkouts_unless_a_variable_names_another(checkout: Path) -> None:
-    for environ in ({}, {"NIGHTSHIFT_STORE": "s3://models/store"}, {"NIGHTSHIFT_HOME": "/elsewhere"}):
-        _argv, found = process_of("checkpoints", ["list", "orders"], folder=checkout, environ=environ)
-        assert found == (environ or {"NIGHTSHIFT_HOME": f"{checkout}/.local"})
+    assert local_reader.mlflow_variables({**laptop, "MLFLOW_TRACKING_URI": "https://mlflow"}) == {}
 
 
 def test_this_repository_is_a_checkout_that_has_every_module_of_a_subcommand() -> None:
     assert checkout_above(ROOT / "docs") == ROOT
-    modules = {module for command in COMMANDS.values() for module in (command.module, command.with_server) if module}
-    for module in modules:
-        path = ROOT / ("plugins" if module.startswith("nightshift.") else "") / module.replace(".", "/")
-        assert path.with_suffix(".py").is_file() or (path / "__main__.py").is_file()
+    for name, command in COMMANDS.items():
+        assert importlib.util.find_spec(command.module), name
+        assert name in OF_DEVSTACK or hasattr(importlib.import_module(command.module), command.function), name
 
 
 def test_module_runs_the_command_in_a_checkout_without_the_wheel() -> None:
@@ -116,10 +138,9 @@ def test_module_runs_the_command_in_a_checkout_without_the_wheel() -> None:
 
 
 def test_empty_folder_of_the_python_path_is_left_out(checkout: Path) -> None:
-    for name in ("check", "run"):
-        _argv, environ = process_of(name, [], folder=checkout, environ={"PYTHONPATH": ":/own::"})
-        assert environ["PYTHONPATH"].split(":")[-1] == "/own"
-        assert "" not in environ["PYTHONPATH"].split(":")
+    _argv, environ = devstack_process("run", [], folder=checkout, environ={"PYTHONPATH": ":/own::"})
+    assert environ["PYTHONPATH"].split(":")[-1] == "/own"
+    assert "" not in environ["PYTHONPATH"].split(":")
 
 
 def test_checkout_of_another_user_is_not_one(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,4 +149,4 @@ def test_checkout_of_another_user_is_not_one(checkout: Path, monkeypatch: pytest
     else:
         monkeypatch.setattr("nightshift.console.os.getuid", lambda: 4711)
     with pytest.raises(SpecError, match=r"\[command\.checkout\]"):
-        process_of("services", [], folder=checkout / "deep", environ={})
+        devstack_process("services", [], folder=checkout / "deep", environ={})

@@ -19,7 +19,7 @@ from fastapi.responses import JSONResponse
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session, joinedload
 
-from nightshift.client.answer_command import main
+from nightshift.console import run
 from nightshift.queries import approvals
 from nightshift.queries.questions import ASK, subject_words
 from nightshift.wiring.approval import approval_dag
@@ -190,11 +190,11 @@ def test_the_command_answers_by_the_same_route(
     with Server() as server:
         monkeypatch.setenv("NIGHTSHIFT_SERVER", server.url)
         monkeypatch.setenv("NIGHTSHIFT_TOKEN", token("bob", "user"))
-        assert main(["decline", MODEL, "1.3.0", "--note", "too slow"]) == 0
+        assert run(["decline", MODEL, "1.3.0", "--note", "too slow"]) == 0
         assert capsys.readouterr().out == f"{MODEL} 1.3.0: decline by bob; {MODEL}.approval:asked records it\n"
         answer_request(Ledger(), request(), "declined", by="bob", words="declined by bob: too slow")
-        assert main(["decline", MODEL, "3", "--wait", "--json"]) == 0
-        assert main(["approve", MODEL, "3"]) == 77
+        assert run(["decline", MODEL, "3", "--wait", "--json"]) == 0
+        assert run(["approve", MODEL, "3"]) == 77
         assert "[approval.ended]" in capsys.readouterr().err
     assert asked().hitl_detail.params_input == {"note": "too slow"}
 
@@ -217,7 +217,7 @@ def test_a_command_that_waits_ends_when_the_dag_refuses_the_answer_and_asks_agai
 
         monkeypatch.setenv("NIGHTSHIFT_SERVER", server.url)
         monkeypatch.setenv("NIGHTSHIFT_TOKEN", token("bob", "user"))
-        assert main(["approve", MODEL, "3", "--wait"]) == 77
+        assert run(["approve", MODEL, "3", "--wait"]) == 77
     assert "[approval.refused]" in capsys.readouterr().err
     assert questions == []
 
@@ -233,7 +233,7 @@ def test_a_command_that_waited_fails_where_the_request_ended_otherwise(
     with Server() as server:
         monkeypatch.setenv("NIGHTSHIFT_SERVER", server.url)
         monkeypatch.setenv("NIGHTSHIFT_TOKEN", token("bob", "user"))
-        assert main(["approve", MODEL, "3", "--wait"]) == 77
+        assert run(["approve", MODEL, "3", "--wait"]) == 77
     printed = capsys.readouterr()
     assert printed.out == ""
     assert f"[approval.ended] the request about version 1.3.0 of {MODEL} is {outcome} by {by}" in printed.err

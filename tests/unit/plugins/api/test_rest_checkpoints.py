@@ -9,11 +9,13 @@ from urllib.parse import quote
 import pytest
 
 from nightshift.settings import Settings
+from tests.commands import command
 from tests.unit.plugins.seeded_installation import AS_OF, DONE, Seeded
 from training.engine.checkpoint.catalog import named
-from training.engine.checkpoint.cli import main
 from training.store import Store
 from training.store.addresses import StoreUri
+
+main = command("checkpoints")
 
 RUN = quote(f"search_ranking:{DONE}", safe="")
 

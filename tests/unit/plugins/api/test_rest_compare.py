@@ -9,8 +9,8 @@ from urllib.parse import quote
 
 import pytest
 
-from nightshift.client.compare_command import main
 from nightshift.settings import Settings
+from tests.commands import command
 from tests.unit.plugins.client.test_client import Server, token
 from tests.unit.plugins.seeded_installation import AS_OF, BOUNDS, DONE, Seeded
 from tests.unit.training.registry.good_evaluation import BETTER, CHAMPION
@@ -19,6 +19,8 @@ from training.registry.decisions import record_candidate
 from training.registry.ledger import AliasHolder, Ledger
 from training.store import Manifest, Store
 from training.store.manifests import FileEntry
+
+main = command("compare")
 
 MODEL = "search_ranking"
 WEIGHTS = {"4": "4" * 64, "5": "5" * 64, "6": "6" * 64}

@@ -15,9 +15,11 @@ from fastapi import Request
 from sqlalchemy import update
 
 from nightshift.client import backfill_command
-from nightshift.client.backfill_command import main
 from nightshift.queries import runs
+from tests.commands import command
 from tests.unit.plugins.client.test_client import Server
+
+main = command("backfill")
 
 PIPELINE = "search_ranking"
 RANGE = [PIPELINE, "--from", "2026-02-01", "--to", "2026-02-03"]

@@ -18,13 +18,16 @@ from fastapi.responses import JSONResponse
 
 from nightshift.api.application import app
 from nightshift.client import Client, client_of
-from nightshift.client.runs_command import main, overrides_of
+from nightshift.client.runs_command import overrides_of
 from nightshift.queries import runs
 from nightshift.settings import Settings
+from tests.commands import command
 from tests.unit.plugins.seeded_installation import DONE, NEW, OLD
 from training.errors import DeniedError, SpecError, UnavailableError
 from training.store import Bucket
 from training.store.metric_journal import JournalWriter, MetricJournal
+
+main = command("runs")
 
 
 class Server:

@@ -11,10 +11,9 @@ from airflow.utils.session import create_session
 from fastapi.responses import JSONResponse
 from sqlalchemy import select
 
-from nightshift.client.models_command import main
+from nightshift.console import run
 from tests.unit.plugins.client.test_client import Server, token
 from tests.unit.plugins.seeded_installation import seed_model
-from training.registry import cli
 from training.registry.decisions import roll_back
 from training.registry.ledger import Ledger
 from training.registry.orders import find_order
@@ -34,23 +33,48 @@ def orders() -> list[Any]:
         return list(session.scalars(select(DagRun).where(DagRun.dag_id == "rollback")))
 
 
-def test_a_server_shows_the_same_standing_and_decisions_as_the_ledger(two_champions: Server, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["show", MODEL]) == 0
-    remote = capsys.readouterr().out
-    assert cli.main(["show", MODEL]) == 0
-    assert remote == capsys.readouterr().out
-    assert "1.4.0" in remote
+def test_a_server_shows_the_same_standing_and_decisions_as_the_ledger(
+    two_champions: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [["show", MODEL], ["show"]]
+    printed = []
+    for words in lines:
+        assert run(words) == 0
+        printed.append(capsys.readouterr().out)
+    assert "1.4.0" in printed[0]
+    monkeypatch.delenv("NIGHTSHIFT_SERVER")
+    for words, remote in zip(lines, printed, strict=True):
+        assert run(words) == 0
+        assert capsys.readouterr().out == remote
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (["rollback", MODEL, "--reason", "x", "--yes", "--by", "ann"], "--by"),
+        (["datasets", "deprecate", MODEL, "0a", "--reason", "x", "--by", "ann"], "--by"),
+        (["datasets", "show", MODEL, "0a", "--store", "s3://x"], "--store"),
+        (["checkpoints", "list", MODEL, "--store", "s3://x"], "--store"),
+    ],
+)
+def test_options_that_a_server_has_no_use_for_are_refused_with_one(
+    server: Server, capsys: pytest.CaptureFixture[str], words: list[str], option: str
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        run(words)
+    assert f"{option} is for an installation without a server" in capsys.readouterr().err
+    assert orders() == []
 
 
 def test_show_without_a_model_is_the_standing_of_each(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["show"]) == 0
+    assert run(["show"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if not line.startswith(" ")] == ["flight_delay", "search_ranking"]
     assert "  waits for an approval: version 1.3.0" in lines
 
 
 def test_show_for_programs_has_the_evidence_of_every_decision(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["show", MODEL, "--json"]) == 0
+    assert run(["show", MODEL, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)[MODEL]
     assert [each["version"] for each in found["decisions"]] == ["1", "2", "3"]
     assert found["decisions"][0]["evidence"]["pipeline"] == MODEL
@@ -61,20 +85,20 @@ def test_a_rollback_without_a_version_orders_the_champion_before_this_one(
     two_champions: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("NIGHTSHIFT_TOKEN", token("olga", "op"))
-    assert main(["rollback", MODEL, "--reason", "complaints", "--yes"]) == 0
+    assert run(["rollback", MODEL, "--reason", "complaints", "--yes"]) == 0
     assert capsys.readouterr().out.endswith("(queued) makes version 1 champion\n")
-    (run,) = orders()
-    order = find_order(run.conf["order"])
+    (ordered,) = orders()
+    order = find_order(ordered.conf["order"])
     assert order is not None
     assert (order.model, order.weights_digest, order.reason) == (MODEL, "1" * 64, "complaints")
-    assert run.triggering_user_name == "olga"
+    assert ordered.triggering_user_name == "olga"
 
 
 def test_a_rollback_that_waits_returns_when_the_run_has_succeeded(
     two_champions: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("NIGHTSHIFT_TOKEN", token("olga", "op"))
-    monkeypatch.setattr("nightshift.client.models_command.POLL_SECONDS", 0.01)
+    monkeypatch.setattr("nightshift.client.rollback_command.POLL_SECONDS", 0.01)
     states = ["queued", "running", "success"]
 
     @two_champions.mounted.get("/api/v2/dags/rollback/dagRuns/{run_id}")
@@ -89,7 +113,7 @@ def test_a_rollback_that_waits_returns_when_the_run_has_succeeded(
             seed_model(MODEL, ("5", "accepted"))
         return JSONResponse({"state": state})
 
-    assert main(["rollback", MODEL, "--reason", "complaints", "--yes", "--wait"]) == 0
+    assert run(["rollback", MODEL, "--reason", "complaints", "--yes", "--wait"]) == 0
     assert capsys.readouterr().out.endswith("search_ranking: champion is version 6\n")
     assert not states
     assert len(orders()) == 1
@@ -104,7 +128,7 @@ def test_a_rollback_whose_run_failed_is_refused_with_where_to_look(
     def run_of_airflow(run_id: str) -> JSONResponse:
         return JSONResponse({"state": "failed"})
 
-    assert main(["rollback", MODEL, "--to", "1.1.0", "--reason", "complaints", "--yes", "--wait"]) == 77
+    assert run(["rollback", MODEL, "--to", "1.1.0", "--reason", "complaints", "--yes", "--wait"]) == 77
     assert "[rollback.failed]" in capsys.readouterr().err
 
 
@@ -120,6 +144,6 @@ def test_a_rollback_whose_run_failed_is_refused_with_where_to_look(
 def test_a_rollback_that_cannot_be_is_refused_and_orders_nothing(
     server: Server, capsys: pytest.CaptureFixture[str], more: list[str], code: str
 ) -> None:
-    assert main(["rollback", MODEL, *more]) == 77
+    assert run(["rollback", MODEL, *more]) == 77
     assert f"[{code}]" in capsys.readouterr().err
     assert orders() == []

@@ -6,9 +6,10 @@ import json
 
 import pytest
 
-from nightshift.client.register_command import main
+from tests.commands import command
 from tests.unit.plugins.client.test_client import Server
 
+main = command("register")
 ARTIFACT = "${SHOP_URI}/models/17.ubj"
 
 

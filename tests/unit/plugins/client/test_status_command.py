@@ -15,9 +15,10 @@ from fastapi import Request
 from fastapi.responses import JSONResponse
 from sqlalchemy import update
 
-from nightshift.client import logs_command, open_command, runs_command, status_command
+from nightshift.client import logs_command
 from nightshift.client.client import Client
 from nightshift.queries.records import Run
+from tests.commands import command
 from tests.unit.plugins.client.test_client import Server
 from tests.unit.plugins.seeded_installation import DONE
 from tests.unit.training.registry.scenes import decide_on
@@ -27,6 +28,7 @@ from training.registry.ledger import Ledger
 from training.store import Store
 from training.store.addresses import StoreUri
 
+status, logs, opens, runs = (command(name) for name in ("status", "logs", "open", "runs"))
 RUN = f"search_ranking:{DONE}"
 FAILED = "search_ranking:manual__2026-02-02T02:00:00+00:00"
 LOG = "/api/v2/dags/search_ranking/dagRuns/{run_id}/taskInstances/{stage}/logs/{number}"
@@ -34,7 +36,7 @@ LOG = "/api/v2/dags/search_ranking/dagRuns/{run_id}/taskInstances/{stage}/logs/{
 
 @pytest.mark.usefixtures("server")
 def test_status_is_a_line_for_each_pipeline_and_fails_where_a_last_run_failed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert status_command.main([]) == 1
+    assert status([]) == 1
     head, flights, ranking = (line.split() for line in capsys.readouterr().out.splitlines())
     assert head == ["pipeline", "next", "run", "champion", "waits", "last", "run", "state", "note"]
     assert (flights[0], flights[1], ranking[0], ranking[2], ranking[3]) == ("flight_delay", "paused", "search_ranking", "1.1.0", "1.3.0")
@@ -44,13 +46,13 @@ def test_status_is_a_line_for_each_pipeline_and_fails_where_a_last_run_failed(ca
 @pytest.mark.usefixtures("server")
 def test_status_says_that_mlflow_lags_behind_the_ledger(capsys: pytest.CaptureFixture[str]) -> None:
     decide_on(Ledger(), 9, "rejected", model="search_ranking", evidence={"pipeline": "search_ranking"})
-    status_command.main([])
+    status([])
     assert capsys.readouterr().out.splitlines()[2].endswith("decisions about search_ranking that MLflow does not show: 1")
 
 
 @pytest.mark.usefixtures("server")
 def test_status_for_programs_has_the_records_of_the_api(capsys: pytest.CaptureFixture[str]) -> None:
-    status_command.main(["--json"])
+    status(["--json"])
     flights, ranking = json.loads(capsys.readouterr().out)
     assert flights["pipeline"]["name"] == "flight_delay"
     assert (ranking["last_run"]["state"], ranking["models"][0]["champion"]["version"]) == ("failed", "1")
@@ -58,11 +60,11 @@ def test_status_for_programs_has_the_records_of_the_api(capsys: pytest.CaptureFi
 
 @pytest.mark.usefixtures("server")
 def test_status_of_a_run_is_the_run_with_its_stages(capsys: pytest.CaptureFixture[str]) -> None:
-    assert status_command.main([RUN]) == 0
-    status = capsys.readouterr().out
-    runs_command.main(["show", RUN])
-    assert capsys.readouterr().out == status
-    assert status_command.main([FAILED]) == 1
+    assert status([RUN]) == 0
+    printed = capsys.readouterr().out
+    runs(["show", RUN])
+    assert capsys.readouterr().out == printed
+    assert status([FAILED]) == 1
 
 
 def airflow_log(server: Server, chunks: list[tuple[list[Any], str | None]]) -> list[dict[str, str]]:
@@ -89,7 +91,7 @@ def test_log_is_printed_to_its_end_without_what_controls_the_terminal(server: Se
     queries = airflow_log(
         server, [([{"event": "::group::sources"}, EPOCH, "Could not read served logs: refused"], "next part"), ([ERROR, "plain"], None)]
     )
-    assert logs_command.main([RUN, "train"]) == 0
+    assert logs([RUN, "train"]) == 0
     output = capsys.readouterr()
     assert output.out.splitlines() == [
         "2026-02-01T02:00:01Z info epoch 1",
@@ -108,26 +110,26 @@ def test_log_that_is_followed_waits_for_its_next_part_and_ends_with_the_run(
     monkeypatch.setattr(logs_command, "POLL_SECONDS", 0.01)
     airflow_log(server, [([], "1"), ([EPOCH], "2"), ([], "3"), ([ERROR], None)])
     # Without a stage: all that have started, until the run has ended.
-    assert logs_command.main([RUN, "--follow"]) == 0
+    assert logs([RUN, "--follow"]) == 0
     assert [line.split()[-1] for line in capsys.readouterr().out.splitlines() if "epoch" in line or "failed" in line] == ["1", "failed"]
 
 
 def test_log_of_an_earlier_try_is_asked_for_by_its_number(server: Server) -> None:
     queries = airflow_log(server, [([], None)])
-    assert logs_command.main([RUN, "train", "--try", "1"]) == 0
+    assert logs([RUN, "train", "--try", "1"]) == 0
     assert queries == [{"stage": "train", "number": "1"}]
 
 
 def test_log_for_programs_is_a_record_a_line(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     airflow_log(server, [([EPOCH], None)])
-    assert logs_command.main([RUN, "train", "--json"]) == 0
+    assert logs([RUN, "train", "--json"]) == 0
     assert [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")] == [EPOCH]
 
 
 @pytest.mark.usefixtures("server")
 @pytest.mark.parametrize("arguments", [[RUN, "nothing"], [RUN, "train", "--try", "7"], [FAILED]])
 def test_log_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
-    assert logs_command.main(arguments) == 77
+    assert logs(arguments) == 77
     assert "[logs.none]" in capsys.readouterr().err
 
 
@@ -136,23 +138,23 @@ def test_a_page_is_opened_or_its_address_printed(
 ) -> None:
     opened: list[str] = []
     monkeypatch.setattr(webbrowser, "open", lambda address: not opened.append(address))
-    assert open_command.main([RUN]) == 0
+    assert opens([RUN]) == 0
     assert capsys.readouterr().out == ""
     assert opened == [f"{server.url}/dags/search_ranking/runs/manual__2026-02-01T02%3A00%3A00%2B00%3A00"]
 
     monkeypatch.setattr(webbrowser, "open", lambda _address: False)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://mlflow.example.com/")
-    assert open_command.main(["search_ranking"]) == 0
+    assert opens(["search_ranking"]) == 0
     assert capsys.readouterr().out == "https://mlflow.example.com/#/models/search_ranking\n"
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
-    assert open_command.main(["search_ranking", "--json"]) == 0
+    assert opens(["search_ranking", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"url": f"{server.url}/dags/search_ranking"}
-    assert open_command.main(["nothing"]) == 77
+    assert opens(["nothing"]) == 77
 
 
 @pytest.mark.usefixtures("server")
 def test_restore_starts_a_run_whose_training_begins_at_the_checkpoint(capsys: pytest.CaptureFixture[str]) -> None:
-    assert runs_command.main(["restore", RUN, "3", "--set", "train.learning_rate=0.5", "--json"]) == 0
+    assert command("restore")([RUN, "3", "--set", "train.learning_rate=0.5", "--json"]) == 0
     output = capsys.readouterr().out
     run = json.loads(output[output.index("{\n") :])
     wanted = StoreUri(named(Store(str(home_folder() / "store")), "search_ranking", DONE, "epoch_3").uri).digest
@@ -170,7 +172,7 @@ def test_a_start_that_waits_shows_each_stage_once_and_then_the_outcome(
         return run
 
     monkeypatch.setattr(Client, "wait", two_looks)
-    assert runs_command.main(["start", "search_ranking", "--wait"]) == 0
+    assert runs(["start", "search_ranking", "--wait"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[:2] for line in lines if line.startswith("train")] == [["train", "success"]]
     assert lines.index("state:   success") > lines.index(next(line for line in lines if line.startswith("train")))

@@ -12,7 +12,9 @@ from airflow.providers.smtp.notifications.smtp import SmtpNotifier
 
 from nightshift.airflow_ext.alerts import announce
 from nightshift.api.application import openapi
-from nightshift.client import compare_command, datasets_command, models_command, runs_command
+from nightshift.client.show_command import history_lines
+from nightshift.console import run
+from nightshift.queries.models import summary_of
 from tests.unit.plugins.api.test_rest_approvals import ask
 from tests.unit.plugins.client.test_client import Server
 from tests.unit.plugins.seeded_installation import DONE, NEW, Seeded
@@ -21,7 +23,6 @@ from training.database import connect
 from training.database.datasets import deprecate
 from training.errors import DeniedError
 from training.registry.headline import headline
-from training.registry.history_table import history_lines
 from training.registry.ledger import Ledger
 from training.registry.mlflow_mirror import description_of
 from training.registry.mlflow_schema import ModelSchema, schema_text
@@ -122,18 +123,18 @@ def test_terminals_show_decisions_runs_data_and_comparisons_without_control(
     entry = decide_on(ledger, 9, "rejected", model="search_ranking", evidence={"pipeline": "search_ranking"}, reasons=reasons(hostile))
     assert entry.reasons[0]["words"] == hostile
     commands = [
-        (datasets_command, ["list", "search_ranking"]),
-        (datasets_command, ["show", "search_ranking", NEW]),
-        (datasets_command, ["show", "search_ranking", NEW, "--json"]),
-        (models_command, ["show", "search_ranking"]),
-        (models_command, ["show", "search_ranking", "--json"]),
-        (compare_command, ["search_ranking@1", f"search_ranking:{DONE}"]),
-        (runs_command, ["show", f"search_ranking:{DONE}"]),
-        (runs_command, ["start", "search_ranking", "--snapshot", NEW]),
+        ["datasets", "list", "search_ranking"],
+        ["datasets", "show", "search_ranking", NEW],
+        ["datasets", "show", "search_ranking", NEW, "--json"],
+        ["show", "search_ranking"],
+        ["show", "search_ranking", "--json"],
+        ["compare", "search_ranking@1", f"search_ranking:{DONE}"],
+        ["runs", "show", f"search_ranking:{DONE}"],
+        ["runs", "start", "search_ranking", "--snapshot", NEW],
     ]
     shown = ""
-    for command, arguments in commands:
-        command.main(arguments)
+    for arguments in commands:
+        run(arguments)
         output = capsys.readouterr()
         assert CONTROL.search(output.out + output.err) is None, arguments
         shown += output.out + output.err
@@ -142,7 +143,7 @@ def test_terminals_show_decisions_runs_data_and_comparisons_without_control(
 
 
 def test_lines_of_tables_end_where_their_text_does() -> None:
-    (_, row, reason) = history_lines([replace(entry_of("one\ntwo\x1b[2J"), decided_by="a\nb")])
+    (_, row, reason) = history_lines([summary_of(replace(entry_of("one\ntwo\x1b[2J"), decided_by="a\nb"))])
     assert row.endswith("a b")
     assert reason == "    FAIL one two\\u001b[2J: one two\\u001b[2J"
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from nightshift.doctor import cluster, machine, storage
-from nightshift.doctor.__main__ import findings_of
+from nightshift.doctor.command import findings_of
 from nightshift.doctor.findings import Finding, Place
 from nightshift.settings import Settings
 from tests.unit.plugins.execution.kubernetes.conftest import api

@@ -12,10 +12,11 @@ import pytest
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
-from nightshift.doctor import __main__ as doctor
+from nightshift.doctor import command as doctor
 from nightshift.doctor import services
 from nightshift.doctor.findings import Finding, Place, bad, good
 from nightshift.settings import Settings
+from tests.commands import command
 from tests.unit.plugins.client.conftest import server
 from tests.unit.plugins.client.test_client import Server
 
@@ -171,7 +172,7 @@ def test_command_fails_for_one_finding_and_looks_at_the_rest_after_an_error(
         raise ZeroDivisionError
 
     monkeypatch.setattr(doctor, "CHECKS", {"first": breaks, "second": lambda _place: iter([bad("second", "full\x1b[2J", hint="empty it")])})
-    assert doctor.main([]) == 1
+    assert command("doctor")([]) == 1
     assert capsys.readouterr().out.splitlines() == [
         "ok     first      fine",
         "WRONG  first      ZeroDivisionError: ",
@@ -179,9 +180,9 @@ def test_command_fails_for_one_finding_and_looks_at_the_rest_after_an_error(
         "WRONG  second     full\\u001b[2J",
         "                  -> empty it",
     ]
-    assert doctor.main(["second", "--json"]) == 1
+    assert command("doctor")(["second", "--json"]) == 1
     assert json.loads(capsys.readouterr().out) == [{"check": "second", "is_ok": False, "message": "full\x1b[2J", "hint": "empty it"}]
     monkeypatch.setattr(doctor, "CHECKS", {"first": lambda _place: iter([good("first", "fine")])})
-    assert doctor.main([]) == 0
+    assert command("doctor")([]) == 0
     with pytest.raises(SystemExit, match="2"):
-        doctor.main(["third"])
+        command("doctor")(["third"])

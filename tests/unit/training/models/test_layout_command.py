@@ -12,13 +12,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.commands import command
 from tests.unit.training.engine.parallel.ranks import run_ranks
 from training.engine.parallel.gang import Gang
 from training.models import planned
-from training.models.layout import main
 from training.models.planned import chosen_layout, planned_features
 from training.spec import load_spec, parse_spec
 from training.spec.layout import Layout
+
+main = command("layout")
 
 PIPELINES = Path(__file__).resolve().parents[4] / "dags" / "pipelines"
 RANKING = PIPELINES / "search_ranking.yaml"

@@ -1,4 +1,4 @@
-"""`python -m training.registry`: what a person reads, is asked and is told."""
+"""`nightshift show` and `rollback` without a server, and `python -m training.registry check`: what a person reads and is asked."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ from typing import Any
 import mlflow
 import pytest
 
-from tests.unit.training.registry.scenes import decide_on, rows, seats
+from nightshift.client.show_command import history_lines
+from nightshift.console import run
+from nightshift.queries.models import summary_of
+from tests.unit.training.registry import scenes
+from tests.unit.training.registry.scenes import rows, seats
 from training.engine.mlflow_delivery import QUICK
 from training.errors import ExitCode, UnavailableError
 from training.registry import mlflow_mirror as mirror_module
 from training.registry import repair
-from training.registry.cli import main
-from training.registry.history_table import history_lines
-from training.registry.ledger import Ledger
+from training.registry.__main__ import main as check
+from training.registry.ledger import Entry, Ledger
 from training.registry.mlflow_mirror import mirror
 from training.registry.registered import Registration
 from training.store import Store
@@ -46,6 +49,11 @@ def untold(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return followed
 
 
+def decide_on(ledger: Ledger, number: int, outcome: str = "accepted", **facts: Any) -> Entry:
+    """Record a decision of a pipeline, as every one is."""
+    return scenes.decide_on(ledger, number, outcome, **{**facts, "evidence": {"pipeline": "p", **facts.get("evidence", {})}})
+
+
 def answering(monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
     """Sit at the terminal, and type `answer`."""
     terminal = io.StringIO(answer)
@@ -54,17 +62,22 @@ def answering(monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
 
 
 def test_without_decisions_all_that_is_shown_is_that(ledger: Ledger, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([]) == 0
+    assert run(["show"]) == 0
     assert capsys.readouterr().out == "nothing was decided yet\n"
-    assert main(["show", "--json"]) == 0
+    assert run(["show", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {}
 
 
 def test_showing_needs_no_mlflow(tmp_path: Path) -> None:
     database = f"sqlite:///{tmp_path}/ledger.db"
     decide_on(Ledger(database), 1)
-    code = "import sys; sys.modules['mlflow'] = None; from training.registry.cli import main; sys.exit(main(['m']))"
-    environment = {**os.environ, "NIGHTSHIFT_DATABASE": database, "MLFLOW_TRACKING_URI": "http://127.0.0.1:9"}
+    code = "import sys; sys.modules['mlflow'] = None; from nightshift.console import run; sys.exit(run(['show', 'm']))"
+    environment = {
+        **os.environ,
+        "PYTHONPATH": f"{ROOT}:{ROOT / 'plugins'}",
+        "NIGHTSHIFT_DATABASE": database,
+        "MLFLOW_TRACKING_URI": "http://127.0.0.1:9",
+    }
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert "champion: version 1 (1.1.0)" in done.stdout
@@ -75,21 +88,21 @@ def test_each_model_has_its_champion_its_canary_and_who_waits(ledger: Ledger, ca
     decide_on(ledger, 2, model="a", canary=True)
     decide_on(ledger, 3, "needs_approval", model="a")
     decide_on(ledger, 4, "rejected", model="b")
-    assert main(["show"]) == 0
+    assert run(["show"]) == 0
     lines = capsys.readouterr().out.splitlines()
     since = ledger.standing("a").champion
     assert since is not None
     assert lines[0] == "a"
     assert lines[1] == f"  champion: version 1 (1.1.0), as of 2013-01-02T00:00:00+00:00, weights w1, since {since.since}"
     assert lines[2].startswith("  canary:   version 2 (1.2.0)")
-    assert lines[3] == "  waits for an approval: version 3 (1.3.0)"
+    assert lines[3] == "  waits for an approval: version 1.3.0"
     assert lines[4:] == ["b", "  champion: none", "  canary:   none"]
 
 
 def test_a_history_says_when_which_version_what_moved_who_and_why(ledger: Ledger, capsys: pytest.CaptureFixture[str]) -> None:
     first = decide_on(ledger, 1)
     decide_on(ledger, 2, "needs_approval")
-    assert main(["m"]) == 0
+    assert run(["show", "m"]) == 0
     lines = capsys.readouterr().out.splitlines()[-5:]
     assert lines == [
         "  decided (UTC)     version    outcome         what moved  by",
@@ -104,7 +117,7 @@ def test_a_history_says_when_which_version_what_moved_who_and_why(ledger: Ledger
 def test_long_words_are_wrapped_to_the_terminal_and_none_is_lost(ledger: Ledger, width: int) -> None:
     words = " ".join(f"word{number}" for number in range(200))
     kept = replace(decide_on(ledger, 1), reasons=[{"gate": "slices", "passed": False, "words": words}], decided_by="x" * 100)
-    lines = history_lines([kept], width)
+    lines = history_lines([summary_of(kept)], width)
     assert max(map(len, lines)) <= width
     assert " ".join(" ".join(lines[2:]).split()) == f"FAIL slices: {words}"
 
@@ -112,20 +125,20 @@ def test_long_words_are_wrapped_to_the_terminal_and_none_is_lost(ledger: Ledger,
 @pytest.mark.parametrize(("severity", "word"), [("warn", "warn"), ("approve", "ask"), ("fail", "FAIL")])
 def test_gate_that_is_not_passed_is_shown_with_what_its_severity_does(ledger: Ledger, severity: str, word: str) -> None:
     kept = replace(decide_on(ledger, 1), reasons=[{"gate": "g", "passed": False, "words": "w", "severity": severity}])
-    assert history_lines([kept])[2:] == [f"    {word} g: w"]
+    assert history_lines([summary_of(kept)])[2:] == [f"    {word} g: w"]
 
 
 def test_output_that_goes_elsewhere_keeps_a_reason_on_one_line_and_no_control_characters(ledger: Ledger) -> None:
     words = "first\nsecond \x1b[31mred " + "long " * 100
     kept = replace(decide_on(ledger, 1), reasons=[{"gate": "g", "passed": True, "words": words}])
-    (line,) = history_lines([kept])[2:]
+    (line,) = history_lines([summary_of(kept)])[2:]
     assert line.startswith("    pass g: first second \\u001b[31mred long")
     assert "\x1b" not in line
 
 
 def test_json_has_all_evidence_uncut(ledger: Ledger, capsys: pytest.CaptureFixture[str]) -> None:
     decide_on(ledger, 1, evidence={"metrics": {"auc": 0.75}, "note": "n" * 5000})
-    assert main(["show", "m", "--json"]) == 0
+    assert run(["show", "m", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["m"]
     assert found["standing"]["champion"]["version"] == "1"
     (decision,) = found["decisions"]
@@ -133,10 +146,10 @@ def test_json_has_all_evidence_uncut(ledger: Ledger, capsys: pytest.CaptureFixtu
     assert (decision["outcome"], decision["revision"], decision["evidence"]["metrics"]) == ("accepted", 1, {"auc": 0.75})
 
 
-@pytest.mark.parametrize("arguments", [["nosuch"], ["show", "nosuch", "--json"], ["check", "nosuch"]])
+@pytest.mark.parametrize("arguments", [["show", "nosuch"], ["show", "nosuch", "--json"], ["check", "nosuch"]])
 def test_an_unknown_model_is_refused_with_the_known_ones(ledger: Ledger, capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
     decide_on(ledger, 1)
-    assert main(arguments) == ExitCode.DENIED
+    assert (check if arguments[0] == "check" else run)(arguments) == ExitCode.DENIED
     assert capsys.readouterr().err == "error: [model.unknown] nothing was decided about 'nosuch' (models: m)\n"
 
 
@@ -144,7 +157,7 @@ def test_a_database_that_does_not_answer_is_an_error_without_a_traceback(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("NIGHTSHIFT_DATABASE", f"sqlite:///{tmp_path}")
-    assert main([]) == ExitCode.UNAVAILABLE
+    assert run(["show"]) == ExitCode.UNAVAILABLE
     assert capsys.readouterr().err.startswith("error: [database.unavailable]")
 
 
@@ -155,7 +168,7 @@ def test_a_person_who_does_not_say_yes_changes_nothing(
     decide_on(ledger, 1)
     decide_on(ledger, 2)
     answering(monkeypatch, answer)
-    assert main(["rollback", "m", "--reason", "late"]) == 0
+    assert run(["rollback", "m", "--reason", "late"]) == 0
     out = capsys.readouterr().out
     assert "m: champion version 2 (1.2.0)" in out
     assert "-> version 1 (1.1.0)" in out
@@ -169,9 +182,8 @@ def test_a_person_who_says_yes_gets_the_version_that_was_named(
     for number in (1, 2, 3):
         decide_on(ledger, number)
     answering(monkeypatch, "yes\n")
-    assert main(["rollback", "m", "--to", "1.1.0", "--reason", "late", "--by", "ada"]) == 0
-    said = "m: champion is version 1.1.0; the ledger has it\nMLflow's aliases and tags say so too: version 1\n"
-    assert capsys.readouterr().out.endswith(said)
+    assert run(["rollback", "m", "--to", "1.1.0", "--reason", "late", "--by", "ada"]) == 0
+    assert capsys.readouterr().out.endswith("m: champion is version 1\n")
     assert (seats(ledger), untold) == (("1", None), ["m"])
     kept = ledger.history("m")[-1]
     assert (kept.decided_by, kept.evidence["reason"]) == ("ada", "late")
@@ -185,8 +197,8 @@ def test_a_rollback_that_registers_a_lost_version_again_says_the_number_that_it_
     again = Registration(number="7", logged_model="m-7", artifact_digest="f" * 64)
     monkeypatch.setattr(repair, "check_answers", lambda: None)
     monkeypatch.setattr(mirror_module, "mirror", lambda ledger, _store, model: ledger.note_registration(model, "w1", again))
-    assert main(["rollback", "m", "--reason", "late", "--yes"]) == 0
-    assert capsys.readouterr().out == "m: champion is version 1.1.0; the ledger has it\nMLflow's aliases and tags say so too: version 7\n"
+    assert run(["rollback", "m", "--reason", "late", "--yes"]) == 0
+    assert capsys.readouterr().out == "m: champion is version 7\n"
 
 
 def test_what_another_writer_moved_while_the_question_stood_is_not_rolled_back(
@@ -195,13 +207,13 @@ def test_what_another_writer_moved_while_the_question_stood_is_not_rolled_back(
     decide_on(ledger, 1)
     decide_on(ledger, 2)
 
-    def slow_yes(question: str) -> str:
+    def slow_yes() -> str:
         decide_on(ledger, 3)
-        return "y"
+        return "y\n"
 
     answering(monkeypatch, "")
-    monkeypatch.setattr("builtins.input", slow_yes)
-    assert main(["rollback", "m", "--reason", "late"]) == ExitCode.DENIED
+    monkeypatch.setattr(sys.stdin, "readline", slow_yes)
+    assert run(["rollback", "m", "--reason", "late"]) == ExitCode.DENIED
     assert "promotion.conflict" in capsys.readouterr().err
     assert (seats(ledger), untold) == (("3", None), [])
 
@@ -212,9 +224,9 @@ def test_rollback_without_a_terminal_needs_yes(
     decide_on(ledger, 1)
     decide_on(ledger, 2)
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
-    assert main(["rollback", "m", "--reason", "late"]) == ExitCode.DENIED
+    assert run(["rollback", "m", "--reason", "late"]) == ExitCode.DENIED
     assert "add --yes" in capsys.readouterr().err
-    assert main(["rollback", "m", "--reason", "late", "--yes", "--wait"]) == 0
+    assert run(["rollback", "m", "--reason", "late", "--yes", "--wait"]) == 0
     assert (seats(ledger), untold) == (("1", None), ["m"])
 
 
@@ -232,7 +244,7 @@ def test_a_rollback_that_cannot_be_is_refused_before_anybody_is_asked(
 ) -> None:
     decide_on(ledger, 1)
     answering(monkeypatch, "y\n")
-    assert main(["rollback", "m", "--reason", "late", *arguments, *([] if is_asked else ["--yes"])]) == ExitCode.DENIED
+    assert run(["rollback", "m", "--reason", "late", *arguments, *([] if is_asked else ["--yes"])]) == ExitCode.DENIED
     captured = capsys.readouterr()
     assert f"error: [{code}]" in captured.err
     assert "Go on?" not in captured.out
@@ -250,7 +262,7 @@ def test_rollback_without_mlflow_reports_that_it_is_recorded_and_how_to_continue
 
     monkeypatch.setattr(repair, "check_answers", lambda: None)
     monkeypatch.setattr(mirror_module, "mirror", silent)
-    assert main(["rollback", "m", "--reason", "late", "--yes"]) == ExitCode.UNAVAILABLE
+    assert run(["rollback", "m", "--reason", "late", "--yes"]) == ExitCode.UNAVAILABLE
     assert "the rollback is recorded; to update MLflow: python -m training.registry check m --repair" in capsys.readouterr().err
     assert seats(ledger) == ("1", None)
 
@@ -260,11 +272,11 @@ def test_a_rollback_to_a_version_that_mlflow_cannot_serve_is_recorded_and_says_s
 ) -> None:
     decide_on(ledger, 1, model="a_lost_one")
     decide_on(ledger, 2, model="a_lost_one")
-    assert main(["rollback", "a_lost_one", "--reason", "late", "--yes"]) == ExitCode.DENIED
+    assert run(["rollback", "a_lost_one", "--reason", "late", "--yes"]) == ExitCode.DENIED
     captured = capsys.readouterr()
     words = "the rollback is recorded, but the champion of a_lost_one, version 1.1.0 (weights w1), is not in MLflow"
     assert captured.err.startswith(f"error: [registry.version_missing] {words}")
-    assert "MLflow's aliases" not in captured.out
+    assert captured.out == ""
     assert seats(ledger, "a_lost_one") == ("1", None)
 
 
@@ -274,15 +286,15 @@ def test_a_check_lists_what_differs_and_its_repair_sets_it_right(
 ) -> None:
     decide_on(ledger, 1, model=model)
     mirror(ledger, store, model)
-    assert main(["check"]) == 0
+    assert check(["check"]) == 0
     assert capsys.readouterr().out == "MLflow and the ledger agree\n"
     registry.set_registered_model_alias(model, "champion", "3")
-    assert main(["check", model]) == 1
+    assert check(["check", model]) == 1
     line = f"{model}: alias champion is version 3 (weights w3), the ledger says version 1.1.0 (weights w1)"
     assert capsys.readouterr().out == f"{line}\n1 difference; --repair sets MLflow right\n"
-    assert main(["check", "--repair"]) == 0
+    assert check(["check", "--repair"]) == 0
     assert "1 difference, set right" in capsys.readouterr().out
-    assert main(["check"]) == 0
+    assert check(["check"]) == 0
 
 
 def test_a_version_that_mlflow_has_lost_keeps_no_other_model_from_being_repaired(
@@ -290,7 +302,7 @@ def test_a_version_that_mlflow_has_lost_keeps_no_other_model_from_being_repaired
 ) -> None:
     decide_on(ledger, 1, model="a_lost_one")
     decide_on(ledger, 2, model=model)
-    assert main(["check", "--repair"]) == 1
+    assert check(["check", "--repair"]) == 1
     captured = capsys.readouterr()
     assert "error: a_lost_one: alias champion is not there, the ledger says version 1.1.0 (weights w1)" in captured.err
     assert captured.out.endswith("set right but for 1\n")
@@ -298,11 +310,11 @@ def test_a_version_that_mlflow_has_lost_keeps_no_other_model_from_being_repaired
 
 
 def test_help_names_every_command_and_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        main(["--help"])
-    assert caught.value.code == 0
-    out = capsys.readouterr().out
-    assert all(word in out for word in ("show MODEL", "rollback MODEL", "check [MODEL]", "Exit codes", "74", "77"))
+    for main, words, usage in ((run, ["show"], "show MODEL"), (run, ["rollback"], "rollback MODEL"), (check, [], "check [MODEL]")):
+        with pytest.raises(SystemExit, match="0"):
+            main([*words, "--help"])
+        out = capsys.readouterr().out
+        assert all(word in out for word in (usage, "Exit codes", "74", "77"))
 
 
 @pytest.mark.parametrize(("reason", "words"), [(" ", "is empty"), ("fine\x1b[31m", "U+001B at position 5")])
@@ -311,7 +323,7 @@ def test_a_rollback_without_words_that_people_can_read_is_refused(
 ) -> None:
     decide_on(ledger, 1)
     decide_on(ledger, 2)
-    assert main(["rollback", "m", "--reason", reason, "--yes"]) == ExitCode.DENIED
+    assert run(["rollback", "m", "--reason", reason, "--yes"]) == ExitCode.DENIED
     error = capsys.readouterr().err
     assert error.startswith("error: [rollback.reason]")
     assert words in error
@@ -332,9 +344,9 @@ def test_a_rollback_while_mlflow_is_away_is_recorded_and_says_so_within_seconds(
     )
     decide_on(ledger, 1)
     decide_on(ledger, 2)
-    assert main(["rollback", "m", "--reason", "late", "--yes"]) == ExitCode.UNAVAILABLE
+    assert run(["rollback", "m", "--reason", "late", "--yes"]) == ExitCode.UNAVAILABLE
     assert "the rollback is recorded; to update MLflow: python -m training.registry check m --repair" in capsys.readouterr().err
-    assert main(["check"]) == ExitCode.UNAVAILABLE
+    assert check(["check"]) == ExitCode.UNAVAILABLE
     # Of its own it would try for four minutes.
     assert patience == [QUICK["MLFLOW_HTTP_REQUEST_MAX_RETRIES"]] * 2
     assert seats(ledger) == ("1", None)

@@ -10,13 +10,15 @@ import pytest
 from sqlalchemy import Engine, select
 from sqlalchemy.orm import Session
 
+from tests.commands import command
 from training.data.dataset_versions import register_snapshot
 from training.database import DatasetVersion, connect
 from training.database.datasets import check_not_deprecated, datasets, deprecate, find_dataset
 from training.errors import DeniedError
-from training.registry.datasets import main
 from training.store import Manifest, Store
 from training.store.manifests import FileEntry
+
+main = command("datasets")
 
 
 def manifest(rows: int) -> Manifest:

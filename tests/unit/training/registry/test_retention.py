@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from nightshift.client.show_command import history_lines
+from nightshift.queries.models import summary_of
 from tests.unit.training.registry.scenes import candidate, decide_on
 from training.errors import DeniedError
 from training.registry.decisions import answer_request, record_candidate, roll_back
-from training.registry.history_table import history_lines
 from training.registry.ledger import Ledger
 from training.registry.retention import LedgerRoots
 
@@ -89,7 +90,7 @@ def test_deleted_version_keeps_its_digests_and_says_when_its_weights_went(ledger
     assert rows["1"].deleted_at is not None
     assert rows["1"].evidence["weights_digest"] == "w1"
     assert (rows["2"].deleted_at, rows["3"].deleted_at) == (None, None)
-    assert "1 (1.1.0), deleted" in "\n".join(history_lines(ledger.history("m"), 120))
+    assert "1 (1.1.0), deleted" in "\n".join(history_lines([summary_of(entry) for entry in ledger.history("m")], 120))
 
 
 def test_rollback_to_deleted_weights_is_refused_with_what_to_do(ledger: Ledger, empty_database: str) -> None:

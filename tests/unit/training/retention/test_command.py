@@ -10,17 +10,18 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands import command
 from tests.unit.training.registry.scenes import decide_on
 from tests.unit.training.store.collected_store import collector_of
 from training.errors import SpecError, StoreError
 from training.registry.ledger import Ledger
 from training.registry.retention import LedgerRoots
-from training.retention import gc
-from training.retention.__main__ import main
 from training.retention.settings import Retention, load_retention
 from training.store import Store
 from training.store.collector import Collector
 from training.store.marking import Rules
+
+main = command("gc")
 
 
 @pytest.fixture
@@ -83,7 +84,7 @@ def test_minutes_for_days_are_refused(tmp_path: Path, key: str) -> None:
 
 def test_dry_run_prints_bytes_by_kind_and_deletes_nothing(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     store.manifests.put_files("snapshot", {"t": b"x" * 20_000}, {})
-    assert main(["--dry-run"]) == 0
+    assert main([]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["kind", "kept", "to", "be", "deleted", "later", "would", "be", "deleted", "now"]
     assert [line.split() for line in lines if line.startswith("snapshot")] == [["snapshot", "0.00", "MB", "0.02", "MB", "0.00", "MB"]]
@@ -108,7 +109,7 @@ def test_command_names_what_is_wrong_and_ends_with_its_code(store: Store, capsys
     assert main(["--keep", f"{store.root_uri}/manifests/sha256/aa/{'a' * 64}.json"]) == 65
     assert "does not exist" in capsys.readouterr().err
     collector_of(store, Rules(runs=timedelta(1), attempts=timedelta(1), grace=timedelta(1)))._begin()
-    assert main([]) == 75
+    assert main(["--delete"]) == 75
     assert "another collection" in capsys.readouterr().err
 
 
@@ -153,10 +154,10 @@ def test_ledger_that_was_restored_from_a_backup_is_the_same_one(store: Store, tm
 
 def test_gc_shows_by_default_and_deletes_when_it_is_told(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     store.objects.put_bytes(b"of no run")
-    assert gc.main([]) == 0
+    assert main([]) == 0
     assert "would be deleted now" in capsys.readouterr().out
-    assert gc.main(["--json"]) == 0
+    assert main(["--json"]) == 0
     assert set(next(iter(json.loads(capsys.readouterr().out).values()))) == {"kept", "condemned", "deleted"}
     assert [each.name for each in Path(store.root_uri.removeprefix("file://")).iterdir() if each.name in ("collector", "retention")] == []
-    assert gc.main(["--delete"]) == 0
+    assert main(["--delete"]) == 0
     assert "would be" not in capsys.readouterr().out

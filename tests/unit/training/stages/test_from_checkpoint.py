@@ -11,10 +11,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from tests.commands import command
 from tests.training_bench import Bench
 from training.contracts import ExitCode
 from training.engine.checkpoint.catalog import opened
-from training.engine.checkpoint.cli import main
 from training.engine.checkpoint.export import export
 from training.errors import SpecError
 from training.runtime.provenance import CHECKOUT
@@ -22,6 +22,8 @@ from training.spec import PipelineSpec, load_spec
 from training.spec.fingerprints import spec_part
 from training.spec.overrides import apply_overrides
 from training.store.addresses import StoreUri
+
+main = command("checkpoints")
 
 
 @pytest.fixture(scope="module")

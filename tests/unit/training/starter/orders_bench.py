@@ -10,7 +10,10 @@ from typing import Any
 
 import pytest
 
-from training.starter.command import main
+from tests.commands import command
+
+main = command("init")
+
 
 NUM_ROWS = 600
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -14,12 +14,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.commands import command
 from tests.unit.training.starter.orders_bench import NUM_ROWS, ROWS, START, csv_of, found, init, with_column
 from training.contracts import ExitCode
 from training.evaluation.bootstrap.blocks import FEW_BLOCKS
-from training.stages import check_data
-from training.starter.command import PROGRESS_SECONDS, main, progress
+from training.starter.command import PROGRESS_SECONDS, progress
 from training.starter.drafts import FEW_TIMES
+
+main = command("init")
 
 
 def checked_with_data(result: dict[str, Any], file: Path, to: Path, monkeypatch: pytest.MonkeyPatch) -> int:
@@ -28,7 +30,7 @@ def checked_with_data(result: dict[str, Any], file: Path, to: Path, monkeypatch:
     (variable,) = re.findall(r"\$\{(\w+)\}", yaml)
     monkeypatch.setenv(variable, file.parent.resolve().as_uri())
     monkeypatch.setenv("NIGHTSHIFT_EXPECTATIONS", str(to / "expectations"))
-    return check_data.main(["--data", "--as-of", result["night"], result["written"]["yaml"]])
+    return command("check")(["--data", "--as-of", result["night"], result["written"]["yaml"]])
 
 
 @pytest.mark.parametrize("form", ["csv", "csv.gz", "jsonl", "parquet"])

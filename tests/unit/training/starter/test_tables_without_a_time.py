@@ -13,9 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.commands import command
 from training.contracts import ExitCode
-from training.stages import check_data
-from training.starter.command import main
+
+main = command("init")
 
 NUM_ROWS = 600
 COLUMNS: dict[str, list[Any]] = {
@@ -52,7 +53,7 @@ def checked(result: dict[str, Any], folder: Path, to: Path, monkeypatch: pytest.
     """Run `nightshift check --data` for runs as of these nights."""
     monkeypatch.setenv("THINGS_URI", folder.resolve().as_uri())
     monkeypatch.setenv("NIGHTSHIFT_EXPECTATIONS", str(to / "expectations"))
-    return [check_data.main(["--data", "--as-of", night, result["written"]["yaml"]]) for night in nights or (result["night"],)]
+    return [command("check")(["--data", "--as-of", night, result["written"]["yaml"]]) for night in nights or (result["night"],)]
 
 
 def test_rows_without_a_time_and_a_key_are_numbered_and_have_one_instant_each_night(
