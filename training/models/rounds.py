@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from training.engine.throughput import Throughput
 from training.errors import DivergedError
 from training.models.base import FitContext, FitResult
 
@@ -20,6 +19,9 @@ class Rounds:
     """What to do where the loss is not finite."""
 
     def __init__(self, context: FitContext) -> None:
+        # Imported here: a registered model carries what this file imports above.
+        from training.engine.throughput import Throughput
+
         self.context = context
         self.num_rounds = 0
         self.best_round = 0
