@@ -226,13 +226,13 @@ def find_registered(store: Store, client: Any, model: str, weights: str) -> Regi
     return registration_of(oldest.version, oldest.source, facts)
 
 
-def verified(store: Store, client: Any, model: str, weights: str, hint: Registration) -> Any | None:
-    """Return MLflow's version at the number of a hint, None where another one is there, or none."""
+def is_at(store: Store, client: Any, model: str, weights: str, hint: Registration) -> bool:
+    """Return whether MLflow has a version of these weights at the number of a hint, and it can be loaded."""
     version = unless_gone(client.get_model_version, model, hint.number)
     if version is None or str(version.source) != f"{SCHEME}{hint.logged_model}":
-        return None
+        return False
     facts = noted(store, version.source)
-    return version if facts is not None and facts.weights_digest == weights and has_logged_model(client, version.source) else None
+    return facts is not None and facts.weights_digest == weights and has_logged_model(client, version.source)
 
 
 def has_logged_model(client: Any, source: object) -> bool:

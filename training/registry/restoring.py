@@ -16,7 +16,7 @@ from training.errors import DataError
 from training.process.scratch import scratch_folder
 from training.registry.ledger import AliasHolder, Ledger
 from training.registry.mlflow_schema import output_columns
-from training.registry.mlflow_versions import GONE, find_registered, log_model, make_version, registry_faults, run_here, verified
+from training.registry.mlflow_versions import GONE, find_registered, is_at, log_model, make_version, registry_faults, run_here
 from training.registry.model_files import CLIENT_FILE, check_files
 from training.registry.rebuild import rebuilt
 from training.registry.registered import SCHEME, Noted, Registration, noted
@@ -81,19 +81,10 @@ def registration_now(store: Store, model: str, origin: Origin, hint: Registratio
     """
     with registry_faults():
         client = mlflow.MlflowClient()
-        found = found_again(store, client, model, origin.weights_digest, hint)
+        if hint is not None and is_at(store, client, model, origin.weights_digest, hint):
+            return hint
+        found = find_registered(store, client, model, origin.weights_digest)
         return found or registered_again(store, client, model, origin, hint)
-
-
-def found_again(store: Store, client: Any, model: str, weights_digest: str, hint: Registration | None) -> Registration | None:
-    """Return where MLflow has these weights now, None where it does not have them.
-
-    Raises:
-        MlflowException: MLflow does not answer.
-    """
-    if hint is not None and verified(store, client, model, weights_digest, hint) is not None:
-        return hint
-    return find_registered(store, client, model, weights_digest)
 
 
 def registered_again(store: Store, client: Any, model: str, origin: Origin, hint: Registration | None) -> Registration:
