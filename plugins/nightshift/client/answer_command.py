@@ -14,10 +14,9 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from urllib.parse import quote
 
 from nightshift.client.asking import describe_asking, print_json
-from nightshift.client.client import POLL_SECONDS, Client
+from nightshift.client.client import POLL_SECONDS, Client, airflow_path
 from nightshift.client.login import PASSWORD_KEYS, USERNAME
 from nightshift.queries.questions import ASK
 from nightshift.queries.records import ApprovalAnswer
@@ -64,10 +63,8 @@ def _wait(client: Client, answer: ApprovalAnswer) -> None:
 
 def _open_question(client: Client, run: str) -> str | None:
     """Return the headline of the question of a run of the DAG that asks, where it is asked and has no answer: it has refused one."""
-    dag_id, _, run_id = run.partition(":")
-    path = f"/dags/{quote(dag_id, safe='')}/dagRuns/{quote(run_id, safe='')}/taskInstances/{ASK}/-1/hitlDetails"
     try:
-        found = client.airflow("GET", path).json()
+        found = client.airflow("GET", f"{airflow_path(run)}/taskInstances/{ASK}/-1/hitlDetails").json()
     except DeniedError:
         # Between two tries there is no question; without the right to read it, the time limit ends the request.
         return None

@@ -20,18 +20,17 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from nightshift.client.asking import describe_reading, print_json, print_lines
 from nightshift.client.client import Client
+from nightshift.queries.checkpoints import checkpoint_of
 from nightshift.queries.records import Checkpoint
 from training.command_line import describe
 from training.engine.checkpoint.catalog import NEWEST, SOURCE, Listing, instant_of, listings, named, opened, requests, restorable
 from training.engine.checkpoint.export import export
 from training.engine.checkpoint.importing import imported
-from training.engine.checkpoint.summary import summary_of
 from training.errors import Problem, SpecError, shown
 from training.store import Store, installed_store
 from training.store.addresses import StoreUri
@@ -79,7 +78,7 @@ def _list(reader: Reader, options: argparse.Namespace) -> int:
     if not isinstance(reader, Client):
         _check_names(options)
         store = installed_store(options.store)
-        found = [Checkpoint.model_validate(asdict(summary_of(store, each))) for each in listings(store, options.pipeline, options.run)]
+        found = [checkpoint_of(store, each) for each in listings(store, options.pipeline, options.run)]
     elif options.run is not None:
         found = list(reader.checkpoints(f"{options.pipeline}:{options.run}"))
     else:

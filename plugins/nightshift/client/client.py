@@ -354,6 +354,12 @@ class Client:
             raise NightshiftError("server.newer", message, hint="use the client of the server's version") from err
 
 
+def airflow_path(id: str) -> str:
+    """Return the path of the run `<pipeline>:<run_id>` in Airflow's own API."""
+    dag_id, _, run_id = id.partition(":")
+    return f"/dags/{_quoted(dag_id)}/dagRuns/{_quoted(run_id)}"
+
+
 def _error_of(response: httpx.Response) -> NightshiftError:
     """Return the error that a problem describes."""
     try:

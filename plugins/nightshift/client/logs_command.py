@@ -22,7 +22,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from nightshift.client.asking import describe_asking
-from nightshift.client.client import ENDED, POLL_SECONDS, Client
+from nightshift.client.client import ENDED, POLL_SECONDS, Client, airflow_path
 from nightshift.queries.records import Run, Stage
 from training.command_line import number_from
 from training.errors import DeniedError, shown
@@ -58,7 +58,7 @@ def _print_one(client: Client, options: argparse.Namespace) -> int:
         message = f"{stage.name} of {run.id} has no try {number}" if stage.try_number else f"{stage.name} of {run.id} has not started"
         raise DeniedError("logs.none", message, hint=f"`nightshift runs show {run.id}` shows the state of each stage")
     _print_head(stage.name, number, options)
-    for record in _records(client, run, stage.name, number, is_running=stage.state not in STAGE_ENDED):
+    for record in _records(client, run, stage.name, number, follow=stage.state in STAGE_ENDED):
         _print(record, options)
     return 0
 
@@ -71,7 +71,7 @@ def _follow(client: Client, options: argparse.Namespace) -> int:
         new = next((each for each in stages if each.started_at is not None and (each.name, each.try_number) not in told), None)
         if new is not None:
             _print_head(new.name, new.try_number, options)
-            for record in _until_end(client, run, new):
+            for record in _records(client, run, new.name, new.try_number, follow=True):
                 _print(record, options)
             told[new.name, new.try_number] = new.state
         elif run.state in ENDED or (options.stage and stages[0].state in STAGE_ENDED):
@@ -97,31 +97,20 @@ def _start(stage: Stage) -> float:
     return 0.0 if stage.started_at is None else stage.started_at.timestamp()
 
 
-def _records(client: Client, run: Run, stage: str, number: int, *, is_running: bool) -> Iterator[dict[str, Any]]:
-    """Yield what is in the log now."""
+def _records(client: Client, run: Run, stage: str, number: int, *, follow: bool) -> Iterator[dict[str, Any]]:
+    """Yield what is in the log now; with `follow` until the try has ended, for Airflow offers a next part until then."""
     token: str | None = None
     while True:
         content, token = _chunk(client, run, stage, number, token)
         yield from content
-        # Airflow offers a next part of the log of a running task for ever.
-        if token is None or (is_running and not content):
-            return
-
-
-def _until_end(client: Client, run: Run, stage: Stage) -> Iterator[dict[str, Any]]:
-    """Yield records until the try has ended."""
-    token: str | None = None
-    while True:
-        content, token = _chunk(client, run, stage.name, stage.try_number, token)
-        yield from content
-        if token is None:
+        if token is None or not (content or follow):
             return
         if not content:
             time.sleep(POLL_SECONDS)
 
 
 def _chunk(client: Client, run: Run, stage: str, number: int, token: str | None) -> tuple[list[dict[str, Any]], str | None]:
-    place = f"/dags/{quote(run.pipeline, safe='')}/dagRuns/{quote(run.run_id, safe='')}/taskInstances/{quote(stage, safe='')}/logs/{number}"
+    place = f"{airflow_path(run.id)}/taskInstances/{quote(stage, safe='')}/logs/{number}"
     answer = client.airflow("GET", place, params={} if token is None else {"token": token}, headers={"Accept": "application/json"}).json()
     content = [each if isinstance(each, dict) else {"event": str(each)} for each in answer["content"]]
     return content, answer.get("continuation_token")

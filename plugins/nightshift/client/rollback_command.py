@@ -15,10 +15,9 @@ import argparse
 import sys
 import time
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
 from nightshift.client.asking import describe_reading, print_json
-from nightshift.client.client import ENDED, POLL_SECONDS, Client
+from nightshift.client.client import ENDED, POLL_SECONDS, Client, airflow_path
 from nightshift.client.show_command import holder_words, version_words
 from nightshift.queries.records import ModelDetails, ModelVersion, StageOrder
 from training.errors import DeniedError
@@ -91,9 +90,7 @@ def _ordered(client: Client, version: ModelVersion, options: argparse.Namespace)
     order = client.change_stage(version.model, version.weights_digest, "champion", reason=options.reason)
     if not options.wait or order.run is None:
         return order
-    dag_id, _, run_id = order.run.partition(":")
-    path = f"/dags/{quote(dag_id, safe='')}/dagRuns/{quote(run_id, safe='')}"
-    while (state := client.airflow("GET", path).json()["state"]) not in ENDED:
+    while (state := client.airflow("GET", airflow_path(order.run)).json()["state"]) not in ENDED:
         time.sleep(POLL_SECONDS)
     if state != "success":
         hint = "its task's log has the reason; the same command repeats it"

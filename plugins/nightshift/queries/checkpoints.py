@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from datetime import datetime
 from typing import Any, Final
 
 from nightshift.queries.records import Checkpoint
-from nightshift.queries.trainings import training
-from training.engine.checkpoint.catalog import Listing, instant_of, listings, restorable
-from training.engine.checkpoint.summary import summary_of
+from training.engine.checkpoint.catalog import NEWEST, Listing, fault, instant_of, listings, opened, restorable
+from training.errors import DataError
 from training.store import Store
 from training.store.addresses import StoreUri
 
 KEPT: Final = ("train", "evaluate", "tune")
 """Sections of the earlier run's trigger that the new run has too."""
+
+MOVING: Final = frozenset({"best", NEWEST})
+"""Names that another checkpoint may have later."""
 
 
 def listed(store: Store, pipeline: str, run_id: str) -> list[Listing]:
@@ -26,17 +28,50 @@ def listed(store: Store, pipeline: str, run_id: str) -> list[Listing]:
     """
     found = listings(store, pipeline, run_id)
     if not found:
+        # Airflow: `nightshift checkpoints` reads the store without it.
+        from nightshift.queries.trainings import training
+
         training(pipeline, run_id)
     return found
 
 
 def checkpoint_of(store: Store, listing: Listing) -> Checkpoint:
-    """Return the record of a checkpoint; its blocks are looked up.
+    """Return the record of a checkpoint; its blocks are looked up and not read.
 
     Raises:
         UnavailableError: the store does not answer.
     """
-    return Checkpoint.model_validate(asdict(summary_of(store, listing)))
+    size_bytes, layout = None, ""
+    try:
+        manifest, _ = opened(store, listing.uri)
+    except DataError:
+        pass  # `fault` below says what is wrong with it.
+    else:
+        size_bytes = sum(entry.size_bytes for entry in manifest.files.values())
+        layout = _layout(manifest.meta.get("identity"))
+    found = fault(store, listing)
+    return Checkpoint(
+        name=next((name for name in listing.names if name not in MOVING), f"step_{listing.step}"),
+        names=list(listing.names),
+        run=listing.run,
+        step=listing.step,
+        epoch=listing.epoch,
+        created_at=datetime.fromisoformat(listing.saved_at),
+        size_bytes=size_bytes,
+        layout=layout,
+        is_restorable=not found,
+        fault=found,
+        uri=listing.uri,
+    )
+
+
+def _layout(identity: object) -> str:
+    if not isinstance(identity, dict):
+        return ""
+    sizes = identity.get("layout")
+    if isinstance(sizes, dict):
+        return " ".join(f"{name}={size}" for name, size in sizes.items())
+    return f"data={identity.get('world_size', 1)}"
 
 
 def restore_conf(
