@@ -8,7 +8,6 @@ context nor its validator is used: two expectations on quantiles of a column wou
 from __future__ import annotations
 
 import json
-import logging
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -40,8 +39,6 @@ from training.runtime.lazy_imports import lean_imports
 
 if TYPE_CHECKING:
     import pandas as pd
-
-logger = logging.getLogger(__name__)
 
 CHECKOUT: Final = Path(__file__).resolve().parent.parent.parent.parent
 DEFERRED: Final = ("altair", "scipy.spatial", "scipy.stats")
@@ -103,10 +100,6 @@ class SuiteJudge:
     """
 
     def __init__(self, suite: Suite, *, name: str, table: str, types: Mapping[str, str]) -> None:
-        with lean_imports(deferred=DEFERRED, absent=ABSENT):
-            # A second of CPU even so, which a pipeline without suites does not pay.
-            import great_expectations  # noqa: F401
-
         self._given = suite["expectations"]
         for expectation in self._given:
             _require_bounded(expectation, name)
@@ -143,11 +136,13 @@ class SuiteJudge:
         Raises:
             SpecError: `suite.memory`: an expectation needs more.
         """
+        import pandas as pd
+
         metrics = ProfileMetrics(view, profiles)
         for number in self._missing():
             self._by_profile(number, metrics)
         # Of columns that are not there: an error for any rows.
-        self._by_batches([number for number in self._missing() if not self._reads[number]], [_without_rows(self._columns)])
+        self._by_batches([number for number in self._missing() if not self._reads[number]], [pd.DataFrame(columns=self._columns)])
         for numbers in self._of_equal_columns([number for number in self._missing() if self._type(number) in ADDITIVE]):
             self._by_batches(numbers, (metrics.frame(chunk) for chunk in view.chunks(self._columns_of(numbers))))
         for numbers in self._of_equal_columns(self._missing()):
@@ -212,7 +207,9 @@ class SuiteJudge:
 
     def _prepared(self, expectations: Sequence[Expectation]) -> Any:
         """Return a suite of Great Expectations; each expectation's meta holds its position in the file."""
-        import great_expectations as gx
+        with lean_imports(deferred=DEFERRED, absent=ABSENT):
+            # A second of CPU even so, which a pipeline without suites does not pay.
+            import great_expectations as gx
 
         placed = [{**given, "meta": {**(given.get("meta") or {}), "position": number}} for number, given in enumerate(expectations)]
         try:
@@ -237,12 +234,6 @@ def _reads(expectation: Any, columns: Sequence[str]) -> frozenset[str]:
     if expectation.configuration.type in WITHOUT_VALUES:
         return frozenset()
     return frozenset(named) & frozenset(columns) if isinstance(expectation, of_its_columns) else frozenset(columns)
-
-
-def _without_rows(columns: Sequence[str]) -> pd.DataFrame:
-    import pandas as pd
-
-    return pd.DataFrame(columns=list(columns))
 
 
 def judged_as(expectations: Sequence[Expectation], narrow: Collection[str]) -> list[Expectation]:
