@@ -11,18 +11,29 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import torch
+from torch.optim import Optimizer
 
 COMPILER: Final = "torch._dynamo"
 GRADIENT_REDUCTION: Final = "ddp_optimizer"
 """`torch._dynamo.config.optimize_ddp` as torch sets it: DistributedDataParallel reduces gradients itself, so it needs only this value."""
 
+Kind = Literal["parameter", "step"]
+"""Of a tensor in an optimizer's state: shaped as its parameter, or one float32 number."""
+
 
 def unwrapped(method: Callable[..., Any]) -> Any:
     """Return a method of torch's without the wrappers that import the compiler; an optimizer's `step` needs `torch.no_grad` then."""
     return inspect.unwrap(method)
+
+
+class Eager(Optimizer):
+    """The methods of an optimizer that import the compiler, without it."""
+
+    add_param_group = unwrapped(Optimizer.add_param_group)
+    zero_grad = unwrapped(Optimizer.zero_grad)
 
 
 @contextmanager

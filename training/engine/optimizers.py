@@ -12,16 +12,12 @@ from typing import Any, ClassVar, Final, Literal, Protocol
 
 import torch
 from torch import nn
-from torch.optim import Optimizer
 
-from training.engine.eager import unwrapped
+from training.engine.eager import Eager, Kind, unwrapped
 from training.errors import Problem, SpecError
 
 SGD_MOMENTUM: Final = 0.9
 MUON_MOMENTUM: Final = 0.95
-
-Kind = Literal["parameter", "step"]
-"""Of a tensor in an optimizer's state: shaped as its parameter, or one float32 number."""
 
 
 class Update(Protocol):
@@ -34,13 +30,6 @@ class Update(Protocol):
     def zero_grad(self, set_to_none: bool = True) -> None: ...
 
     def step(self, closure: Callable[[], float] | None = None) -> Any: ...
-
-
-class Eager(Optimizer):
-    """The methods that import torch's compiler, without it."""
-
-    add_param_group = unwrapped(Optimizer.add_param_group)
-    zero_grad = unwrapped(Optimizer.zero_grad)
 
 
 class AdamW(Eager, torch.optim.AdamW):

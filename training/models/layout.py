@@ -37,14 +37,21 @@ def _plan(options: argparse.Namespace) -> int:
     # torch is imported for a plan, not for --help.
     from training.engine.planning.devices import parse_devices
     from training.engine.planning.report import json_of, text_of
+    from training.models.base import load_family
     from training.models.planned import judgement, plan_of, planned_features
+    from training.models.torch_family import TorchFamily
 
     try:
         memory = None if options.memory is None else _size(options.memory)
         devices = parse_devices(options.devices, per_node=options.per_node, memory_bytes=memory)
         spec = load_spec(options.spec)
         features, assumed = planned_features(spec, _cardinalities(options.cardinality))
-        found = plan_of(spec, features, devices, rows_of_a_group=_group_rows(options.group_rows, has_groups=spec.data.group is not None))
+        family = load_family(spec.train.model)
+        if not isinstance(family, TorchFamily):
+            message = f"{spec.train.model} is not a torch family: it has no layout"
+            raise SpecError("train.model", [Problem(code="layout.family", field="train.model", message=message, hint="use a torch family")])
+        rows_of_a_group = _group_rows(options.group_rows, has_groups=spec.data.group is not None)
+        found = plan_of(family, spec, features, devices, rows_of_a_group=rows_of_a_group)
     except SpecError as err:
         sys.stderr.write(f"{err}\n")
         return int(ExitCode.BAD_SPEC)

@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from training.data.datetimes import PERIODS
 from training.data.fits import DEFAULT_BUCKETS, DEFAULT_HASH_BUCKETS, DEFAULT_MAX_CATEGORIES
@@ -20,13 +20,14 @@ from training.engine.planning.devices import KINDS, Device, Devices
 from training.engine.planning.planner import Plan, check_fits, judged, plan
 from training.engine.planning.probe import ROWS_OF_A_GROUP, LayoutCandidate, facts_of
 from training.errors import Problem, SpecError
-from training.models.base import load_family
-from training.models.torch_family import TorchFamily, architecture_of
 from training.spec import PipelineSpec
 from training.spec.key_types import AUTO
 from training.spec.layout import Layout
 from training.spec.sections.data import Feature
 from training.spec.sections.train import DEFAULT_BATCH_SIZE
+
+if TYPE_CHECKING:
+    from training.models.torch_family import TorchFamily
 
 logger = logging.getLogger(__name__)
 
@@ -34,22 +35,21 @@ FLOATS: Final = frozenset({"number", "standard", "log", "target_encode", "text"}
 CGROUP_LIMITS: Final = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
-def plan_of(spec: PipelineSpec, features: Sequence[FeatureEntry], devices: Devices, *, rows_of_a_group: int | None = None) -> Plan:
+def plan_of(
+    family: TorchFamily, spec: PipelineSpec, features: Sequence[FeatureEntry], devices: Devices, *, rows_of_a_group: int | None = None
+) -> Plan:
     """Return the plan of a training.
 
     Args:
+        family: that of the spec's model.
         features: of the model's input, floats first.
         rows_of_a_group: mean of the dataset; None: not known.
 
     Raises:
-        SpecError: `layout.family`, `layout.model`, what `build` raises.
+        SpecError: `layout.model`, what `build` raises.
     """
     train = spec.train
-    family = load_family(train.model)
-    if not isinstance(family, TorchFamily):
-        message = f"{train.model} is not a torch family: it has no layout"
-        raise SpecError("train.model", [Problem(code="layout.family", field="train.model", message=message, hint="use a torch family")])
-    architecture = architecture_of(spec, features)
+    architecture = family.architecture_of(spec, features)
     candidate = LayoutCandidate(
         build=lambda: family.build(architecture),
         loss=family.loss,
@@ -130,7 +130,9 @@ def _listed(names: Sequence[str], most: int = 5) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most} others" if len(names) > most else "")
 
 
-def chosen_layout(spec: PipelineSpec, gang: Gang, features: Sequence[FeatureEntry], *, rows_of_a_group: int | None = None) -> Layout:
+def chosen_layout(
+    family: TorchFamily, spec: PipelineSpec, gang: Gang, features: Sequence[FeatureEntry], *, rows_of_a_group: int | None = None
+) -> Layout:
     """Return how the processes of a gang share the model: what the spec says, or for `auto` what fits their memory.
 
     Of `auto`, the first process chooses, by the least memory of any, and all have its choice. All must call it.
@@ -147,7 +149,7 @@ def chosen_layout(spec: PipelineSpec, gang: Gang, features: Sequence[FeatureEntr
     if gang.is_first:
         per_node = min(train.placement.processes_per_node, gang.world_size)
         devices = Devices(kind=replace(_kind(gang), memory_bytes=least), count=gang.world_size, per_node=per_node)
-        found = plan_of(spec, features, devices, rows_of_a_group=rows_of_a_group)
+        found = plan_of(family, spec, features, devices, rows_of_a_group=rows_of_a_group)
         check_fits(found)
         for reason in found.reasons():
             logger.info("parallel auto: %s", reason)

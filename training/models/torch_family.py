@@ -48,16 +48,6 @@ class Architecture(TypedDict):
     """`train.settings` of the spec."""
 
 
-def architecture_of(spec: PipelineSpec, features: Sequence[FeatureEntry]) -> Architecture:
-    """Return what a torch module is built from."""
-    plans = spec.prepare.features
-    return {
-        "features": list(features),
-        "bias_features": [e["name"] for e in features if (plan := plans.get(e["name"])) is not None and plan.serve_as is not None],
-        "settings": dict(spec.train.settings),
-    }
-
-
 class TorchFamily(Family):
     """A torch module trained by the loop of `training.engine`."""
 
@@ -74,6 +64,16 @@ class TorchFamily(Family):
     @abstractmethod
     def loss(self, module: nn.Module, batch: Batch) -> torch.Tensor:
         """Return the loss summed over the batch's units: rows, each times its weight where there are weights, or groups."""
+
+    @staticmethod
+    def architecture_of(spec: PipelineSpec, features: Sequence[FeatureEntry]) -> Architecture:
+        """Return what `build` needs: settings of the spec, and the model's input, floats first."""
+        plans = spec.prepare.features
+        return {
+            "features": list(features),
+            "bias_features": [e["name"] for e in features if (plan := plans.get(e["name"])) is not None and plan.serve_as is not None],
+            "settings": dict(spec.train.settings),
+        }
 
     def muon_parameters(self, module: nn.Module) -> Collection[str]:
         """Return the names of the 2-D parameters that `train.optimizer: muon` updates; AdamW updates the others.
@@ -135,7 +135,7 @@ class TorchFamily(Family):
             cut=functools.partial(self._asked_stages, train.model),
             schedule=train.parallel.schedule if isinstance(train.parallel, Parallel) else "1f1b",
         )
-        architecture = architecture_of(context.spec, context.dataset_meta["layout"]["features"])
+        architecture = self.architecture_of(context.spec, context.dataset_meta["layout"]["features"])
         torch.manual_seed(train.seed)
         module = self.build(architecture)
         if train.activation_checkpointing != "none":
@@ -197,7 +197,7 @@ class TorchFamily(Family):
         shards = MappedShards(dataset_path, dataset_meta, "train") if spec.data.group is not None else None
         rows_of_a_group = None if shards is None else max(1, shards.num_rows // max(1, sum(shards.shard_units)))
         with liveness.phase("start", "layout"):
-            return chosen_layout(spec, gang, dataset_meta["layout"]["features"], rows_of_a_group=rows_of_a_group)
+            return chosen_layout(self, spec, gang, dataset_meta["layout"]["features"], rows_of_a_group=rows_of_a_group)
 
     def load(self, folder: Path, architecture: Mapping[str, object]) -> Scorer:
         module = self.build(cast(Architecture, architecture))

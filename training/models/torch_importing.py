@@ -12,7 +12,6 @@ from training.engine.checkpoint.chunks import ChunkedEntry
 from training.engine.checkpoint.importing import check_tensors, read_header, whole_tensor
 from training.errors import DataError
 from training.models.base import Artifact, FitResult
-from training.models.torch_family import architecture_of
 
 if TYPE_CHECKING:
     from training.models.torch_family import TorchFamily
@@ -28,7 +27,7 @@ def imported_weights(family: TorchFamily, artifact: Artifact) -> FitResult:
         DataError: `weights.unreadable`; `weights.other`, every tensor that is missing, too many, or of another shape or dtype;
             `weights.not_finite`.
     """
-    architecture = architecture_of(artifact.spec, artifact.features)
+    architecture = family.architecture_of(artifact.spec, artifact.features)
     wanted = _tensors_of(family.build(architecture).state_dict())
     with artifact.path.open("rb") as file:
         found, _ = read_header(NAME, file, artifact.path.stat().st_size)

@@ -40,7 +40,7 @@ class AliasHolder:
     """Split to [start, end] of the rows it was made with."""
     semantic_version: str = ""
     since: str = ""
-    """When it took the alias, ISO 8601; empty for holders from before this field existed."""
+    """When it took the alias, ISO 8601; empty: not known."""
     decision_key: str = ""
     """Of the decision about its own evaluation."""
     artifact_digest: str = ""

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final, cast
 import torch
 from torch.distributed.tensor import DTensor
 
-from training.engine.optimizers import Eager, Kind
+from training.engine.eager import Eager, Kind
 from training.engine.parallel.placements import gathered, part_of
 
 COEFFICIENTS: Final = (3.4445, -4.7750, 2.0315)

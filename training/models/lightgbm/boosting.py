@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from training.data.mapped_shards import MappedShards
 from training.errors import DataError, PreemptedError, Problem, SpecError
-from training.models.lightgbm.module import LOG_LABELS
 from training.models.rounds import Rounds
 from training.models.shard_rows import check_counts, labels_of, num_classes, shards_of
 from training.process import liveness
@@ -57,7 +56,7 @@ class BoostingRows(lightgbm.Sequence):  # type: ignore[misc]
         return self._shards.block(self._shard, rows)[0].astype(np.float64)
 
 
-def boost(context: FitContext) -> tuple[lightgbm.Booster, Mapping[str, JsonValue], Rounds]:
+def boost(context: FitContext) -> tuple[lightgbm.Booster, JsonValue, Rounds]:
     """Boost to the last round; return the booster, what `Family.load` needs besides it, and the rounds.
 
     Raises:
@@ -84,7 +83,7 @@ def boost(context: FitContext) -> tuple[lightgbm.Booster, Mapping[str, JsonValue
         if is_finished:
             # No tree has a split with a gain: all further ones would be the same.
             break
-    return booster, {"objective": parameters["objective"], LOG_LABELS: context.spec.train.settings["objective"] == "log"}, run
+    return booster, parameters["objective"], run
 
 
 def dataset_of(

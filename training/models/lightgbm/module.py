@@ -33,7 +33,8 @@ class LightGBM(Family):
         # Imported here: a registered model carries what this file imports above, and serves no training.
         from training.models.lightgbm.boosting import boost
 
-        booster, architecture, run = boost(context)
+        booster, objective, run = boost(context)
+        architecture = {"objective": objective, LOG_LABELS: context.spec.train.settings["objective"] == "log"}
         return run.result(WEIGHTS, booster.model_to_string(num_iteration=run.best_round).encode(), architecture)
 
     def load(self, folder: Path, architecture: Mapping[str, object]) -> Scorer:

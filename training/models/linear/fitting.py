@@ -17,7 +17,7 @@ from scipy.optimize import OptimizeResult, minimize
 
 from training.data.mapped_shards import MappedShards
 from training.errors import DataError, PreemptedError, shown
-from training.models.linear.module import MAX_LOG, id_sizes, sigmoid, softmax
+from training.models.linear.scores import MAX_LOG, id_sizes, sigmoid, softmax
 from training.models.rounds import Rounds
 from training.models.shard_rows import check_counts, labels_of, num_classes, shards_of
 from training.process import liveness

@@ -12,7 +12,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as states
 
 from training.errors import DataError, shown
 from training.models.base import Artifact, FitResult
-from training.models.onnx.module import WEIGHTS, session_of
+from training.models.onnx.session import WEIGHTS, session_of
 
 MAX_REASONS: Final = 10
 FLOATS: Final = ("tensor(float)", "tensor(double)")

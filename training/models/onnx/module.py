@@ -7,20 +7,15 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-import onnxruntime
 from numpy.typing import NDArray
 
 from training.data.transforms import Matrix
 from training.errors import Problem, SpecError
 from training.models.base import Artifact, Family, FitContext, FitResult, Scorer
+from training.models.onnx.session import WEIGHTS, session_of
 
-WEIGHTS: Final = "model.onnx"
 SCORED_ROWS: Final = 65_536
 """Rows scored at a time: a fixed number, so that sums do not depend on the number of requested rows."""
-SCORING_THREADS: Final = 2
-QUIET: Final = 3
-"""Of onnxruntime's levels of its log: errors."""
-PROVIDERS: Final = ("CPUExecutionProvider",)
 
 Floats = NDArray[np.float64]
 
@@ -54,14 +49,6 @@ class Onnx(Family):
             return scores if is_multiclass else scores[:, -1]
 
         return score
-
-
-def session_of(data: bytes) -> onnxruntime.InferenceSession:
-    """Return what scores a model; a model in bytes reads no further files."""
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads = SCORING_THREADS, 1
-    options.log_severity_level = QUIET
-    return onnxruntime.InferenceSession(data, options, providers=list(PROVIDERS))
 
 
 def _inputs(matrix: Matrix, rows: slice, floats: str, ids: str) -> dict[str, NDArray[np.float32] | NDArray[np.int64]]:

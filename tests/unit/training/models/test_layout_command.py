@@ -17,6 +17,7 @@ from tests.unit.training.engine.parallel.ranks import run_ranks
 from training.engine.parallel.gang import Gang
 from training.models import planned
 from training.models.planned import chosen_layout, planned_features
+from training.models.ranker.module import FAMILY
 from training.spec import load_spec, parse_spec
 from training.spec.layout import Layout
 
@@ -224,7 +225,7 @@ def test_auto_divides_the_model_only_where_a_process_has_too_little_memory(
     # A gang of one answers as rank 0 of two: the text goes to nobody.
     gang = Gang(0, 2, torch.device("cpu"))
     monkeypatch.setattr(Gang, "text_from_first", lambda self, text: text)
-    assert chosen_layout(spec, gang, features, rows_of_a_group=16) == expected
+    assert chosen_layout(FAMILY, spec, gang, features, rows_of_a_group=16) == expected
 
 
 def chosen_with_little_memory_on(gang: Gang, rank: int) -> dict[str, int]:
@@ -232,7 +233,7 @@ def chosen_with_little_memory_on(gang: Gang, rank: int) -> dict[str, int]:
     spec = parse_spec(text.replace("  precision: auto", "  parallel: auto\n  precision: fp32").encode())
     features, _ = planned_features(spec, {name: 30_000 for name in ("user_id", "query_id", "item_id", "category_id", "position")})
     planned.memory_of_device = lambda gang, processes: 40 << 20 if gang.rank == rank else 8 << 30  # type: ignore[assignment]
-    return dict(chosen_layout(spec, gang, features, rows_of_a_group=16).sizes())
+    return dict(chosen_layout(FAMILY, spec, gang, features, rows_of_a_group=16).sizes())
 
 
 @pytest.mark.parametrize(("rank", "expected"), [(1, {"shard": 2}), (5, {"data": 2})], ids=["one of them", "none"])
@@ -255,5 +256,5 @@ def test_memory_of_a_cpu_is_the_smaller_of_machine_and_container_divided_by_its_
 def test_layout_that_the_spec_names_is_not_planned() -> None:
     text = RANKING.read_text(encoding="utf-8")
     spec = parse_spec(text.replace("  precision: auto", "  parallel: {shard: 2}\n  precision: fp32").encode())
-    assert chosen_layout(spec, Gang(0, 2, torch.device("cpu")), []) == Layout(shard=2)
-    assert chosen_layout(load_spec(RANKING), Gang(0, 2, torch.device("cpu")), []) == Layout(data=2)
+    assert chosen_layout(FAMILY, spec, Gang(0, 2, torch.device("cpu")), []) == Layout(shard=2)
+    assert chosen_layout(FAMILY, load_spec(RANKING), Gang(0, 2, torch.device("cpu")), []) == Layout(data=2)

@@ -159,7 +159,8 @@ def test_a_graph_that_wants_more_memory_than_a_stage_has_is_refused(bench: Outsi
 
 def test_a_registered_model_carries_what_scores_it_and_names_onnxruntime_alone() -> None:
     code = model_code("onnx")
-    assert {name for name in code.files if "/onnx/" in name} == {"training/models/onnx/__init__.py", "training/models/onnx/module.py"}
+    carried = {f"training/models/onnx/{name}.py" for name in ("__init__", "module", "session")}
+    assert {name for name in code.files if "/onnx/" in name} == carried
     named = {requirement.partition("==")[0] for requirement in code.requirements}
     assert "onnxruntime" in named
     assert named.isdisjoint({"torch", "xgboost-cpu", "onnx", "protobuf"})

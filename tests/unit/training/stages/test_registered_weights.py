@@ -20,7 +20,7 @@ from training.errors import SpecError
 from training.models.base import Artifact, FitResult, load_family
 from training.models.importing import load_apart
 from training.models.predictor import load_predictor
-from training.models.torch_family import TorchFamily, architecture_of
+from training.models.torch_family import TorchFamily
 from training.runtime.provenance import CHECKOUT
 from training.stages.train import _weights_digest
 
@@ -47,7 +47,7 @@ def module(bench: OutsideBench) -> torch.nn.Module:
     assert isinstance(family, TorchFamily)
     torch.manual_seed(1)
     features = describe_layout(bench.transforms.layout, has_group=False)["features"]
-    return family.build(architecture_of(bench.spec, features))
+    return family.build(family.architecture_of(bench.spec, features))
 
 
 def test_weights_from_outside_score_as_their_module_does(bench: OutsideBench, module: torch.nn.Module, tmp_path: Path) -> None:
