@@ -37,6 +37,7 @@ OF_THE_VALUES: Final = frozenset(
     }
 )
 """Metrics that do not change if each value stands once."""
+QUANTILE_METHODS: Final = ("linear", "lower", "higher", "midpoint", "nearest")
 INTEGERS: Final = ("int8", "int16", "int32", "int64")
 UNEXPECTED: Final = ".unexpected_count"
 MISSING: Final = {
@@ -81,7 +82,8 @@ class ProfileMetrics:
         if self.profiles[column].numbers is None:
             return self._by_values(metric, column)
         if name in _AGGREGATES:
-            found = self._value(_AGGREGATES[name].format(self._comparable(column)))
+            sql = (_AGGREGATES if self.view.contract.types[column] in INTEGERS else _OF_FLOATS)[name]
+            found = self._value(sql.format(self._comparable(column)))
             return math.nan if found is None else found
         return _OF_NUMBERS[name](self, column, arguments) if name in _OF_NUMBERS else self._by_values(metric, column)
 
@@ -129,8 +131,10 @@ class ProfileMetrics:
         arguments = expectation.configuration.kwargs
         columns = [arguments["column"]] if "column" in arguments else list(arguments["column_list"])
         missing = " AND " if "column" in arguments else MISSING[arguments.get("ignore_row_if") or "all_values_are_missing"]
-        same = " AND ".join(f"{self._comparable(column)} IS NOT DISTINCT FROM r.{quoted(f'v{n}')}" for n, column in enumerate(columns))
-        values = ", ".join(f"{self._comparable(column)} AS {quoted(f'v{n}')}" for n, column in enumerate(columns))
+        # With a space, as no column of a table has one.
+        names = {column: quoted(f"value {n}") for n, column in enumerate(columns)}
+        same = " AND ".join(f"{self._comparable(column)} IS NOT DISTINCT FROM r.{name}" for column, name in names.items())
+        values = ", ".join(f"{self._comparable(column)} AS {name}" for column, name in names.items())
         query = f"""
             WITH r AS (SELECT {values} FROM {{table}} {self._groups(columns, missing=missing)} HAVING count(*) > 1)
             SELECT {", ".join(quoted(column) for column in columns)} FROM {{table}} t SEMI JOIN r ON {same}
@@ -177,7 +181,7 @@ class ProfileMetrics:
     def _quantile(self, column: str, share: float, method: str | bool) -> float:
         count = self._num_exact(column)
         method = method or "nearest"
-        if not count or not isinstance(method, str) or method not in ("linear", "lower", "higher", "midpoint", "nearest"):
+        if not count or not 0 <= share <= 1 or not isinstance(method, str) or method not in QUANTILE_METHODS:
             raise Unknown
         ranks, weight = _ranks(count, share, method)
         low, high = self._at(column, ranks[0], ranks[-1])
@@ -311,6 +315,11 @@ _AGGREGATES: Final = {
     "column.sum": "coalesce(sum({}), 0)",
 }
 """SQL of the metrics of a number column."""
+_OF_FLOATS: Final = _AGGREGATES | {
+    "column.mean": "coalesce(nullif(favg({0}), 'nan'), avg({0}))",
+    "column.sum": "coalesce(nullif(fsum({0}), 'nan'), sum({0}), 0)",
+}
+"""The same by Kahan's sums: the mean of 0.1 and 0.1 and … is 0.1. Of infinities they are NaN."""
 _OF_NUMBERS: Final[Mapping[str, Callable[[ProfileMetrics, str, Mapping[str, Any]], Any]]] = {
     "column.median": lambda metrics, column, _: metrics._median(column),
     "column.quantile_values": lambda metrics, column, arguments: [

@@ -194,6 +194,32 @@ def test_an_expectation_on_quantiles_is_judged_like_any_other() -> None:
     assert json.dumps([check.observed for check in results])
 
 
+@pytest.mark.parametrize("share", [1.5, -0.5, math.nan])
+@pytest.mark.parametrize("num_rows", [1, 3])
+def test_a_quantile_that_there_is_not_has_failed(share: float, num_rows: int) -> None:
+    ranges = {"quantiles": [share], "value_ranges": [[0, 9]]}
+    quantile = {"type": "expect_column_quantile_values_to_be_between", "kwargs": {"column": "x", "quantile_ranges": ranges}}
+    (found,) = judged_frame([quantile], pd.DataFrame({"x": np.arange(num_rows)}))
+    assert (found.status, found.observed) == ("failed", "not evaluated: percentiles should all be in the interval [0, 1]")
+
+
+@pytest.mark.parametrize(
+    ("values", "mean", "total"), [([0.1] * 10, 0.1, 1.0), ([0.1] * 10 + [math.nan], 0.1, 1.0), ([1.0, math.inf], math.inf, math.inf)]
+)
+def test_sums_of_floats_do_not_lose_their_last_digits(values: list[float], mean: float, total: float) -> None:
+    exact = [
+        {"type": f"expect_column_{kind}_to_be_between", "kwargs": {"column": "x", "min_value": value, "max_value": value}}
+        for kind, value in (("mean", mean), ("sum", total))
+    ]
+    assert [found.status for found in judged_frame(exact, pd.DataFrame({"x": values}))] == ["passed", "passed"]
+
+
+def test_repeated_values_of_a_column_of_any_name_are_shown() -> None:
+    unique = {"type": "expect_column_values_to_be_unique", "kwargs": {"column": "V0"}}
+    (found,) = judged_frame([unique], pd.DataFrame({"V0": [1, 5, 5]}))
+    assert (found.status, found.detail) == ("failed", "for example 5, 5")
+
+
 def test_narrow_numbers_are_compared_as_what_they_are() -> None:
     frame = pd.DataFrame({"x": np.array([0.01, 0.1], np.float32), "n": np.array([-128, 127], np.int8)})
 
