@@ -141,7 +141,8 @@ def watch() -> None:
 
 
 def _end_by_alarm() -> None:
-    """Have SIGALRM end this process after its stacks are written, also where the parent ignored it."""
+    """Have SIGALRM end this process after its stacks are written, also where the parent ignored or blocked it."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     faulthandler.register(signal.SIGALRM, file=2, chain=True)
 

@@ -211,10 +211,13 @@ assert 0 < signal.getitimer(signal.ITIMER_REAL)[0] <= 600
     assert code == 0, errors
 
 
-def test_process_whose_parent_ignores_the_signal_is_ended() -> None:
-    code, errors = ended(
-        f"{START}\nliveness.limit({{'start': 0.2}})\nthreading.Event().wait()", "sh", "-c", "trap '' ALRM; exec \"$@\"", "sh"
-    )
+BLOCKS = "import os, signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM]); os.execv(sys.argv[1], sys.argv[1:])"
+
+
+@pytest.mark.parametrize("before", [("sh", "-c", "trap '' ALRM; exec \"$@\"", "sh"), (sys.executable, "-c", BLOCKS)])
+def test_process_whose_parent_ignores_or_blocks_the_signal_is_ended(before: tuple[str, ...]) -> None:
+    hang = "liveness.limit({'start': 0.2})\nthreading.Event().wait(60)"
+    code, errors = ended(f"{START}\n{hang}", *before)
     assert code == -signal.SIGALRM, errors
 
 
