@@ -89,6 +89,6 @@ def error_of_ended(address: StageAddress, attempt_id: str, exit_code: int) -> Js
 def _in_heartbeat(beat: bytes | None) -> Phase:
     try:
         return Phase(**json.loads(beat or b"")["phase"])
-    except ValueError:
-        # The first one was not written, or a crash of the machine left a part of it.
+    except (ValueError, LookupError, TypeError):
+        # The first one was not written, a crash of the machine left a part of it, or it is of another version.
         return Phase("start", "", 0.0)

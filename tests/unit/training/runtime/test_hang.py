@@ -132,7 +132,7 @@ def test_hang_replaces_the_error_of_a_rank_that_lost_the_process_which_hung(tmp_
     assert (address.error("a1") or {})["code"] == "stage.hung"
 
 
-@pytest.mark.parametrize("beat", [None, b"", b'{"beat": 1, "ph'], ids=["none", "empty", "cut"])
+@pytest.mark.parametrize("beat", [None, b"", b'{"beat": 1, "ph', b'{"beat": 1}', b'{"phase": {"kind": "step"}}'])
 def test_process_that_hangs_without_a_readable_heartbeat_has_hung_at_its_start(tmp_path: Path, beat: bytes | None) -> None:
     address = Store(str(tmp_path / "store")).address("p", "prepare", "f" * 64)
     if beat is not None:
