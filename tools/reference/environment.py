@@ -38,8 +38,10 @@ def page(root: Path) -> str:
     }
     declared = {place: variable for file, tree in trees.items() for place, variable in _declared(file, tree).items()}
     variables = {variable.name: variable for variable in declared.values()}
-    if len(variables) < len(declared):
-        raise ValueError(f"a variable is declared twice: {sorted(variable.name for variable in declared.values())}")
+    for name in variables:
+        places = [".".join(place) for place, variable in declared.items() if variable.name == name]
+        if len(places) > 1:
+            raise ValueError(f"{name} is declared in {' and in '.join(places)}")
     used: dict[str, set[str]] = {name: set() for name in variables}
     for file, tree in trees.items():
         for name in _used(file, tree, declared, variables):
