@@ -1,7 +1,7 @@
 """Loads a model from outside once, in a process of its own: what ends that process ends no other, and the model is refused for good.
 
 Libraries trust much of their files: the wrong number of a node makes XGBoost read memory that is not its own, and a graph may never end.
-So the process has limits of memory and of CPU time, and the model must score some rows in it before it is one.
+So the process has limits of memory, of files and of CPU time, and the model must score some rows in it before it is one.
 
 python -m training.models.importing FOLDER PARENT_PID
 """
@@ -26,10 +26,11 @@ from numpy.typing import NDArray
 from training.code.loaded import LoadedCode
 from training.contracts import canonical_json
 from training.data.transforms import LayoutEntry, Matrix
-from training.errors import DataError, NightshiftError, OutOfMemoryError, Problem, SpecError
+from training.errors import DataError, NightshiftError, OutOfMemoryError, Problem, SpecError, UnavailableError
 from training.format import figure
 from training.installation import PYTHON_PATH
 from training.models.base import Artifact, FitResult, Scorer, load_family
+from training.runtime.machine_limits import machine_limit
 from training.runtime.processes import bind_to_parent
 from training.runtime.stage_memory import STAGE_MEMORY, stage_memory_bytes
 from training.spec import PipelineSpec
@@ -40,7 +41,8 @@ logger = logging.getLogger(__name__)
 LEAST_MEMORY_BYTES: Final = 2**30
 """With less, torch may not be imported."""
 MAX_CPU_SECONDS: Final = 600
-ASKED, ANSWER, CELLS = "asked.json", "answer.json", "cells.npy"
+ASKED, ANSWER, CELLS, ERRORS = "asked.json", "answer.json", "cells.npy", "errors.txt"
+MAX_ERROR_BYTES: Final = 2000
 SUM_TOLERANCE: Final = 1e-3
 DEPENDENCE_TOLERANCE: Final = 1e-3
 """Share of a score. Products of matrices of other sizes round otherwise, by less than a thousandth of this."""
@@ -58,6 +60,7 @@ def load_apart(artifact: Artifact, cells: NDArray[np.int32], folder: Path, code_
             cells and this task.
         SpecError: `artifact.family`, `model.unknown`, `code.outside`.
         OutOfMemoryError: `memory.exhausted`, that process was killed.
+        UnavailableError: `storage.full`, `process.open_files`: that says nothing of the model.
     """
     asked: dict[str, object] = {"path": str(artifact.path), "spec": freeze(artifact.spec), "features": list(artifact.features)}
     asked |= {"num_classes": artifact.num_classes, "code_files": dict(code_files), "cpu_seconds": MAX_CPU_SECONDS}
@@ -65,10 +68,14 @@ def load_apart(artifact: Artifact, cells: NDArray[np.int32], folder: Path, code_
     np.save(folder / CELLS, cells)
     environment = {**os.environ, PYTHON_PATH.name: os.pathsep.join(filter(None, sys.path))}
     command = [sys.executable, "-m", "training.models.importing", str(folder), str(os.getpid())]
-    done = subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True, errors="replace", check=False)
+    # A file: what it writes may be more than this process can hold.
+    with (folder / ERRORS).open("w+b") as errors:
+        code = subprocess.run(command, env=environment, stderr=errors, check=False).returncode
+        errors.seek(max(0, errors.tell() - MAX_ERROR_BYTES))
+        wrote = errors.read().decode("utf-8", "replace")
     if not (folder / ANSWER).exists():
-        logger.warning("the process that loaded the model wrote: %s", done.stderr[-2000:])
-        raise _end(done.returncode, done.stderr)
+        logger.warning("the process that loaded the model wrote: %s", wrote)
+        raise _end(code, wrote)
     answer = json.loads((folder / ANSWER).read_bytes())
     if "problems" in answer:
         raise SpecError("train.model", [Problem(**problem) for problem in answer["problems"]])
@@ -85,6 +92,8 @@ def _end(code: int, errors: str) -> NightshiftError:
         )
     end = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
     last = (errors.strip().splitlines() or ["it wrote nothing"])[-1][:300]
+    if isinstance(found := machine_limit(OSError(last)), UnavailableError):
+        return found
     message = f"the process that loaded the model and scored rows with it {end}: {last}"
     hint = f"score rows with it where it was made, within {MAX_CPU_SECONDS} s of CPU and the memory of {STAGE_MEMORY.name}; write it again"
     return DataError("model.invalid", message, hint=hint)
@@ -98,6 +107,7 @@ def main() -> None:
     os.chdir(folder)
     memory_bytes = max(LEAST_MEMORY_BYTES, stage_memory_bytes())
     resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (memory_bytes, memory_bytes))
     asked = json.loads((folder / ASKED).read_bytes())
     # At the second limit the kernel would send SIGKILL.
     resource.setrlimit(resource.RLIMIT_CPU, (asked["cpu_seconds"], asked["cpu_seconds"] + 60))
