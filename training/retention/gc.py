@@ -5,8 +5,8 @@
 
 Airflow's DAG `housekeeping` deletes on its own.
 
-Exit codes: 0 done; 2 the command line is wrong; 64 the settings are wrong; 65 the store is damaged; 74 store or database do not answer;
-75 another collection is under way.
+Exit codes: 0 done; 2 the command line is wrong; 64 the settings are wrong; 65 the store is damaged, or has not what is to be kept;
+74 store or database do not answer; 75 another collection is under way; 77 the URI is not that of an artifact of the store.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from datetime import UTC, datetime
 from training.command_line import describe
 from training.database import connect
 from training.database.run_metrics import delete_expired
+from training.errors import DeniedError, shown
 from training.registry.retention import LedgerRoots
 from training.retention.settings import load_retention
 from training.store import Store, installed_store
@@ -42,8 +43,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def _collect(options: argparse.Namespace) -> int:
     store = installed_store(options.store)
-    if options.keep or options.release:
-        sys.stdout.write(keep(store, options.keep) if options.keep else release(store, options.release))
+    if options.keep is not None or options.release is not None:
+        sys.stdout.write(release(store, options.release) if options.keep is None else keep(store, options.keep))
         return 0
     retention = load_retention()
     roots = LedgerRoots(champions=retention.champions)
@@ -80,6 +81,14 @@ def keep(store: Store, uri: str) -> str:
 
 
 def release(store: Store, uri: str) -> str:
-    """End the keeping of an artifact; a no-op where it is not kept."""
-    store.ref(f"{KEPT}{StoreUri(uri).digest}").delete()
-    return f"released: {uri}\n"
+    """End the keeping of an artifact; a no-op where it is not kept, which the answer says.
+
+    Raises:
+        DeniedError: `store.foreign_uri`, no URI of a manifest.
+    """
+    if StoreUri(uri).content_key is None:
+        raise DeniedError("store.foreign_uri", f"{shown(uri)} is not the URI of an artifact", hint="give the URI that --keep was given")
+    ref = store.ref(f"{KEPT}{StoreUri(uri).digest}")
+    is_kept = ref.read() is not None
+    ref.delete()
+    return f"{'released' if is_kept else 'was not kept'}: {uri}\n"

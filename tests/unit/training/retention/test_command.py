@@ -105,6 +105,27 @@ def test_artifact_that_is_kept_stays_until_it_is_released(store: Store) -> None:
     assert store.bucket.list("objects") == []
 
 
+@pytest.mark.parametrize("option", ["--keep", "--release"])
+@pytest.mark.parametrize("uri", ["", "snapshot", "file:///elsewhere/manifests/sha256/"])
+def test_what_is_no_uri_of_an_artifact_is_neither_kept_nor_released_nor_left_out(
+    store: Store, capsys: pytest.CaptureFixture[str], option: str, uri: str
+) -> None:
+    kept, _ = store.manifests.put_files("snapshot", {"t": b"rows"}, {})
+    assert main(["--keep", kept]) == 0
+    capsys.readouterr()
+    assert main([option, uri]) == 77
+    out, err = capsys.readouterr()
+    assert (out, "[store.foreign_uri]" in err, repr(uri) in err) == ("", True, True)
+    assert len(store.bucket.list("refs/kept")) == 1
+
+
+def test_release_says_whether_the_artifact_was_kept(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    uri, _ = store.manifests.put_files("snapshot", {"t": b"rows"}, {})
+    for words in (["--keep", uri], ["--release", uri], ["--release", uri]):
+        assert main(words) == 0
+    assert capsys.readouterr().out == f"kept: snapshot {uri}\nreleased: {uri}\nwas not kept: {uri}\n"
+
+
 def test_command_names_what_is_wrong_and_ends_with_its_code(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--keep", f"{store.root_uri}/manifests/sha256/aa/{'a' * 64}.json"]) == 65
     assert "does not exist" in capsys.readouterr().err
