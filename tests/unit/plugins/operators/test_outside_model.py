@@ -89,7 +89,7 @@ def test_the_copy_is_in_a_folder_that_the_next_process_removes_after_a_kill(
     (models / "m.ubj").write_bytes(UBJ)
     execute(resolve, context_of("resolve", conf=conf()))
     (copy,) = seen
-    # tests/unit/training/test_scratch.py kills a process that has such a folder.
+    # tests/unit/training/process/test_scratch.py kills a process that has such a folder.
     assert copy.parent.parent == temporary
     assert copy.parent.name.startswith(f"{PREFIX}{pid_namespace()}-{os.getpid()}-")
     assert list(temporary.iterdir()) == []
