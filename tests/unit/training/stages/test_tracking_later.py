@@ -18,7 +18,7 @@ from training.store.metric_journal import JournalWriter, MetricJournal
 
 pytestmark = pytest.mark.slow
 
-LATENCY = {str(batch): {"p50_ms": 1.0, "p95_ms": 2.0, "p99_ms": 3.0, "rows_per_second": 9.0} for batch in (1, 256)}
+LATENCY = {str(batch): {"p50_ms": 1.0, "p95_ms": 2.0, "p99_ms": 3.0, "rows_per_second": 9.0, "waited_share": 0.0} for batch in (1, 256)}
 EPOCHS = 20
 
 

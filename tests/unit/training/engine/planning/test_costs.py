@@ -152,6 +152,8 @@ def received_by(gang: Gang, layout: Layout, micro_batches: int) -> int:
     strategy.place(Transformer(MODEL))
     gang.wait_for_all()
     before = bytes_received()
+    # Nothing is sent before the slowest one has begun to count.
+    gang.wait_for_all()
     strategy.backward(cut(batch_of(4), micro_batches), next_token_loss, 4 * layout.num_data_ranks)
     gang.wait_for_all()
     return bytes_received() - before
