@@ -2,7 +2,8 @@
 
 The work says what it does (`phase`) and that it moves (`moved`). Each of these sets the process's timer (setitimer(2), ITIMER_REAL) to the
 limit of the phase. Where it expires, faulthandler writes the stacks of all threads to the log, in a signal handler in C, and the process
-ends by SIGALRM: that needs neither the GIL nor a thread. The kernel does not count the time in which the machine sleeps.
+ends by SIGALRM: that needs neither the GIL nor a thread, unless the work waits in the kernel where only what ends it is heard (`D` in
+`ps`): then a thread takes the signal. The kernel does not count the time in which the machine sleeps.
 
 A fork has no timer, and nothing that the child does counts. Standard library only; without `watch` every call is a no-op.
 """
@@ -14,6 +15,7 @@ import json
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -40,6 +42,7 @@ SLOWEST_BYTES_PER_SECOND: Final = 2**20
 """A transfer in one call reports nothing until its end: its limit grows by its size at this rate."""
 FIRST_RANK_SECONDS: Final = 60.0
 """Rank 0 of several is ended so much later: when another rank that hangs is ended, rank 0 saves the last whole step."""
+TAKE_SECONDS: Final = 10.0
 STACKS_SIGNAL: Final = signal.SIGUSR2
 """A watched process writes its stacks to the log, and goes on."""
 
@@ -137,6 +140,7 @@ def watch() -> None:
     )
     faulthandler.register(STACKS_SIGNAL, file=2)
     _end_by_alarm()
+    threading.Thread(target=_take_alarm, name="alarm", daemon=True).start()
     _watched.enter("start", "imports")
 
 
@@ -145,6 +149,17 @@ def _end_by_alarm() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     faulthandler.register(signal.SIGALRM, file=2, chain=True)
+
+
+def _take_alarm() -> None:
+    """Take the signal, in a thread, where the working one cannot: it waits in the kernel, for a file of a server that is away."""
+    while True:
+        time.sleep(TAKE_SECONDS)
+        # Code of the user's that handles it has it in the main thread.
+        if signal.getsignal(signal.SIGALRM) is signal.SIG_DFL:
+            # A thread looks at what is pending for the process when its mask changes.
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
 
 
 @contextmanager

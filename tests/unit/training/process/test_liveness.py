@@ -221,6 +221,23 @@ def test_process_whose_parent_ignores_or_blocks_the_signal_is_ended(before: tupl
     assert code == -signal.SIGALRM, errors
 
 
+def test_process_that_waits_in_the_kernel_for_what_does_not_come_is_ended() -> None:
+    # As for a file of a server that is away: a parent of vfork(2) takes no signal that has a handler before its child ends.
+    wait = """
+liveness.limit({"start": 0.2})
+parent = os.getpid()
+clone, vfork = {"x86_64": 56, "aarch64": 220}[os.uname().machine], 0x4000
+if ctypes.CDLL(None).syscall(clone, vfork | signal.SIGCHLD, 0, 0, 0, 0) == 0:
+    os.closerange(0, 3)
+    while os.getppid() == parent:
+        threading.Event().wait(0.1)
+    os._exit(0)
+"""
+    code, errors = ended(START.replace("liveness.watch()", "liveness.TAKE_SECONDS = 0.1; liveness.watch()") + wait)
+    assert code == -signal.SIGALRM, errors
+    assert "most recent call first" in errors
+
+
 def test_time_that_a_process_is_stopped_counts_once_it_continues(tmp_path: Path) -> None:
     program = f"{START}\nliveness.limit({{'start': 0.2}})\nos.kill(os.getpid(), signal.SIGSTOP)\nthreading.Event().wait()"
     process = subprocess.Popen([sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": str(CHECKOUT)}, stderr=subprocess.DEVNULL)
