@@ -48,7 +48,7 @@ class Registry(Generic[Descriptor]):
     @property
     def added(self) -> Mapping[str, str]:
         """Name to value of the entry points of installed distributions that can be used."""
-        return installed(self.group, (*self.built_in, *self.reserved))[0]
+        return self._installed()[0]
 
     def names(self) -> tuple[str, ...]:
         """Return all names, sorted."""
@@ -63,7 +63,7 @@ class Registry(Generic[Descriptor]):
         """
         if (own := self.built_in.get(name)) is not None:
             return own if isinstance(own, str) else None
-        sound, broken = installed(self.group, (*self.built_in, *self.reserved))
+        sound, broken = self._installed()
         if name in broken:
             raise SpecError("entry points", [broken[name]])
         return sound.get(name)
@@ -106,6 +106,10 @@ class Registry(Generic[Descriptor]):
                 found[name] = descriptor
         return found
 
+    def _installed(self) -> tuple[Mapping[str, str], Mapping[str, Problem]]:
+        # What is in a package has names of its own: an attribute beside the package says nothing.
+        return installed(self.group, (*self.built_in, *self.reserved), has_attribute=self.descriptor_at == "{}")
+
     def modules_of(self, name: str) -> set[str]:
         """Return the modules of the descriptor and the implementation that a distribution adds; none for a name of this repository."""
         place = None if name in self.built_in else self.package_of(name)
@@ -113,17 +117,19 @@ class Registry(Generic[Descriptor]):
 
 
 @functools.cache
-def installed(group: str, taken: tuple[str, ...]) -> tuple[Mapping[str, str], Mapping[str, Problem]]:
+def installed(group: str, taken: tuple[str, ...], *, has_attribute: bool) -> tuple[Mapping[str, str], Mapping[str, Problem]]:
     """Return the entry points of a group: name to value of those that can be used, name to fault of the others, which are logged.
 
     Args:
         taken: names that none of them may have; one that has it anyway is left out.
+        has_attribute: whether a value is a `module:attribute`; else it is the module alone.
     """
     values: dict[str, dict[str, None]] = {name: {"training": None} for name in taken}
     broken: dict[str, Problem] = {}
     for point in sorted(importlib.metadata.entry_points(group=group)):
         try:
-            values.setdefault(point.name, {})[":".join(filter(None, (point.module, point.attr)))] = None
+            value = ":".join(filter(None, (point.module, point.attr))) if has_attribute else point.module
+            values.setdefault(point.name, {})[value] = None
         except (AttributeError, ValueError):
             # Its value is not of the form that entry points have.
             owner = point.dist.name if point.dist is not None else "a distribution"

@@ -79,6 +79,15 @@ def test_an_entry_point_adds_a_family_and_allows_its_package(site: Path) -> None
     assert "acme" not in sys.modules, "a name is looked up without an import"
 
 
+def test_an_entry_point_that_names_an_object_too_adds_the_family_of_its_package(site: Path) -> None:
+    family = (MODELS_FOLDER / "linear" / "family.py").read_text(encoding="utf-8")
+    install(site, "acme_forest", {"forest": "acme_named:FAMILY"}, {"acme_named/__init__.py": "", "acme_named/family.py": family})
+    assert isinstance(FAMILIES.get("forest"), FamilyDescriptor)
+    assert place_of("forest") == "acme_named.module:FAMILY"
+    assert FAMILIES.modules_of("forest") == {"acme_named.family", "acme_named.module"}
+    assert own_packages({}) == ("acme_named",)
+
+
 def test_a_descriptor_whose_module_ends_the_interpreter_is_an_error_that_names_it(site: Path) -> None:
     install(site, "acme_forest", {"forest": "acme_exit"}, {"acme_exit/__init__.py": "", "acme_exit/family.py": "raise SystemExit(3)\n"})
     with pytest.raises(SpecError, match=r"forest has no DESCRIPTOR in acme_exit\.family: SystemExit: 3") as caught:
