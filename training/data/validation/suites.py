@@ -36,6 +36,7 @@ from training.data.validation.suite_words import columns_named, result_of
 from training.errors import Problem, SpecError, shown
 from training.installation import EXPECTATIONS
 from training.runtime.lazy_imports import lean_imports
+from training.spec.problems import nearest
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -101,16 +102,8 @@ class SuiteJudge:
 
     def __init__(self, suite: Suite, *, name: str, table: str, types: Mapping[str, str]) -> None:
         self._given = suite["expectations"]
-        for expectation in self._given:
-            _require_bounded(expectation, name)
         self._name, self._table, self._columns = name, table, list(types)
-        judged = judged_as(self._given, [column for column, kind in types.items() if kind == "float"])
-        prepared = self._prepared(judged).expectations
-        self._expectations: dict[int, Any] = {expectation.meta["position"]: expectation for expectation in prepared}
-        # Great Expectations logs what it does not know, and leaves it out.
-        lost = [self._type(number) for number in range(len(self._given)) if number not in self._expectations]
-        if lost:
-            raise _refused("suite.invalid", name, f"no result for {', '.join(lost)}", "an expectation without a result cannot pass")
+        self._expectations = self._prepared([column for column, kind in types.items() if kind == "float"])
         self._reads = {number: _reads(expectation, self._columns) for number, expectation in self._expectations.items()}
         self._results: dict[int, CheckResult] = {}
 
@@ -205,17 +198,44 @@ class SuiteJudge:
         message = f"table {shown(self._table)}: {what}, and validate.memory is {limit_bytes / MIB:,.0f} MiB"
         raise _refused("suite.memory", self._name, message, f"use {nearest_supported(kind)}, or raise validate.memory")
 
-    def _prepared(self, expectations: Sequence[Expectation]) -> Any:
-        """Return a suite of Great Expectations; each expectation's meta holds its position in the file."""
+    def _prepared(self, narrow: Collection[str]) -> dict[int, Any]:
+        """Return Great Expectations' own expectations by their position in the file; refuse all that it does not know at once."""
         with lean_imports(deferred=DEFERRED, absent=ABSENT):
             # A second of CPU even so, which a pipeline without suites does not pay.
-            import great_expectations as gx
+            import great_expectations  # noqa: F401 - it registers its expectations
+            from great_expectations.expectations.expectation_configuration import ExpectationConfiguration
 
-        placed = [{**given, "meta": {**(given.get("meta") or {}), "position": number}} for number, given in enumerate(expectations)]
-        try:
-            return gx.ExpectationSuite(name=self._name, expectations=placed)
-        except Exception as err:  # Great Expectations and its pydantic raise a dozen classes here, each about the file
-            raise _refused("suite.invalid", self._name, str(err).splitlines()[0][:400], "correct the expectation") from err
+        prepared: dict[int, Any] = {}
+        problems: list[Problem] = []
+        for number, given in enumerate(self._given):
+            try:
+                _require_bounded(given, self._name)
+                (judged,) = judged_as([given], narrow)
+                prepared[number] = ExpectationConfiguration(**judged).to_domain_obj()
+            except SpecError as err:
+                problems += err.problems
+            except Exception as err:  # Great Expectations and its pydantic raise a dozen classes here, each about the file
+                problems.append(_unknown(number, given, err))
+        if problems:
+            raise SpecError(f"expectations/{self._name}.json", problems)
+        return prepared
+
+
+def _unknown(number: int, given: object, err: Exception) -> Problem:
+    """Return what is wrong with an expectation that Great Expectations does not take."""
+    from great_expectations.expectations.registry import list_registered_expectation_implementations
+
+    kind = given.get("type") if isinstance(given, Mapping) else None
+    known = list_registered_expectation_implementations()
+    if not isinstance(kind, str):
+        message, hint = f"{shown(given)} is none", 'write {"type": "expect_…", "kwargs": {…}}'
+    elif kind not in known:
+        message, hint = f"{shown(kind)} is unknown to Great Expectations", nearest(kind, known)
+    else:
+        found = [f"{each['loc'][0]}: {each['msg']}".removeprefix("__root__: ") for each in getattr(err, "errors", list)()]
+        text = "; ".join(found) or str(err).removeprefix("ExpectationConfiguration.__init__() ")
+        message, hint = f"{kind}: {text[:400]}", "correct the expectation"
+    return Problem(code="suite.invalid", message=f"expectation {number + 1}: {message}", hint=hint)
 
 
 def _reads(expectation: Any, columns: Sequence[str]) -> frozenset[str]:

@@ -256,13 +256,30 @@ def test_a_suite_that_cannot_be_read_is_refused(tmp_path: Path, content: str | N
     assert caught.value.code == code
 
 
-@pytest.mark.parametrize(
-    "expectation", [{"type": "expect_nonsense", "kwargs": {}}, {"type": "expect_column_values_to_not_be_null", "kwargs": {"colum": "x"}}]
-)
-def test_an_expectation_that_is_unknown_is_refused(expectation: dict[str, Any]) -> None:
+def test_all_that_is_wrong_in_a_suite_is_named_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    between = "expect_column_values_to_be_between"
+    wrong: list[Any] = [
+        not_null("x"),
+        {"type": "expect_column_values_to_be_betwen", "kwargs": {"column": "x"}},
+        {"type": between, "kwargs": {"colum": "x", "min_value": 1}},
+        {"type": between, "kwargs": {"column": "x"}},
+        {"type": between, "kwargs": {"column": "x", "min_value": 1}, "severity": "fatal"},
+        {"type": "expect_column_values_to_match_regex", "kwargs": {"column": "x", "regex": "("}},
+        {"type": between},
+        {"kwargs": {"column": "x"}},
+        "expect_column_values_to_not_be_null",
+    ]
     with pytest.raises(SpecError) as caught:
-        judged_frame([expectation], pd.DataFrame({"x": [1]}))
-    assert caught.value.code == "suite.invalid"
+        judged_frame(wrong, pd.DataFrame({"x": [1]}))
+    assert [problem.code for problem in caught.value.problems] == [*["suite.invalid"] * 4, "suite.regex", *["suite.invalid"] * 3]
+    named = [problem.message for problem in caught.value.problems]
+    assert named[0] == "expectation 2: 'expect_column_values_to_be_betwen' is unknown to Great Expectations"
+    assert caught.value.problems[0].hint == f"did you mean {between}?"
+    assert named[1] == f"expectation 3: {between}: column: field required; colum: extra fields not permitted"
+    assert named[2] == f"expectation 4: {between}: min_value and max_value cannot both be None"
+    assert named[3] == f"expectation 5: {between}: Invalid severity 'fatal'. Must be one of: critical, warning, info"
+    assert [text.split(":")[0] for text in named[5:]] == ["expectation 7", "expectation 8", "expectation 9"]
+    assert not caplog.records
 
 
 @pytest.mark.parametrize(
