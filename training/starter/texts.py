@@ -206,15 +206,13 @@ def _expectation(table: FoundTable, column: FoundColumn) -> tuple[str, dict[str,
     if low is None or low == high:
         return None
     room = (high - low) / 2
-    bounds = [0 if 0 <= low <= room else _rounded(low - room), _rounded(high + room)]
+    bounds = [0 if 0 <= low <= room else _rounded(low - room, room), _rounded(high + room, room)]
     return "expect_column_values_to_be_between", {"min_value": bounds[0], "max_value": bounds[1]}
 
 
-def _rounded(value: float) -> float:
-    """Return three digits of it: the limits are guesses."""
-    if not value:
-        return 0
-    digits = 2 - math.floor(math.log10(abs(value)))
+def _rounded(value: float, room: float) -> float:
+    """Return a limit, which is a guess, to three digits of its room: to three of the value, a year's 2018.25 would be 2020."""
+    digits = 2 - math.floor(math.log10(room or math.ulp(0.0)))
     found = round(float(value), digits)
     return int(found) if found.is_integer() and abs(found) < 1e15 else found
 
