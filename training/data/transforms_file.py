@@ -67,7 +67,8 @@ def column_of(entry: FittedFeature) -> str:
 
 
 def malformed(err: Exception) -> DataError:
-    return DataError("transforms.malformed", f"transforms.json cannot be read: {type(err).__name__}: {err}")
+    what = f"it has no {err}" if isinstance(err, KeyError) else f"{type(err).__name__}: {err}"
+    return DataError("transforms.malformed", f"transforms.json cannot be read: {what}", hint="docs/promotion.md has one by hand")
 
 
 def raw_columns(used: Collection[str], derived: Collection[str], derive_from: Collection[str]) -> tuple[str, ...]:
