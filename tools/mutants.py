@@ -59,7 +59,7 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {
     "training/engine/parallel/ddp.py": (f"{ENGINE}/parallel/test_strategy.py", f"{ENGINE}/test_steps.py", f"{ENGINE}/test_epochs.py"),
     "training/engine/parallel/gang.py": (f"{ENGINE}/parallel/test_gang.py", f"{ENGINE}/test_steps.py"),
     "training/engine/tracking.py": (f"{ENGINE}/test_tracking.py",),
-    "training/engine/mlflow_delivery.py": (f"{ENGINE}/test_mlflow_delivery.py",),
+    **{f"training/engine/{file}.py": (f"{ENGINE}/test_mlflow_delivery.py",) for file in ("mlflow_delivery", "tracking_journal")},
     **{
         f"training/registry/{file}.py": tuple(
             f"{REGISTRY}/{name}.py"
