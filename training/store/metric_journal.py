@@ -176,6 +176,8 @@ class JournalWriter:
         """A batch whose creation may have succeeded although its answer was an error: it is repeated as it was."""
         self._tail: list[tuple[int, bytes]] = []
         """Number of the first event, and content, of the last objects that may be merged."""
+        self._merged: list[int] = []
+        """Names of objects whose events another one has, too. They go before more is merged: a reader goes on from the nearest name."""
         self.is_superseded = False
         """A later attempt writes: this one has nothing more to say."""
 
@@ -229,12 +231,17 @@ class JournalWriter:
         (first, _), *others = self._tail
         merged = b"\n".join([_head(self.attempt, first), *(line for _, data in self._tail for line in data.splitlines()[1:])])
         try:
+            self._delete_merged()
             self._journal.bucket.replace(self._journal.key(first), merged)
-            self._tail = [(first, merged)]
-            for number, _ in others:
-                self._journal.bucket.delete(self._journal.key(number))
+            self._tail, self._merged = [(first, merged)], [number for number, _ in others]
+            self._delete_merged()
         except NightshiftError as err:
             logger.info("batches of metrics are merged later: %s", err)
+
+    def _delete_merged(self) -> None:
+        while self._merged:
+            self._journal.bucket.delete(self._journal.key(self._merged[0]))
+            del self._merged[0]
 
 
 def _create(journal: MetricJournal, first: int, data: bytes) -> bool:

@@ -77,6 +77,24 @@ def test_a_merge_that_was_interrupted_shows_nothing_twice(journal: MetricJournal
     assert steps(journal) == [*range(MERGED - 1), 100, 101]
 
 
+def test_merged_objects_that_could_not_be_deleted_hide_no_later_point(journal: MetricJournal, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer, delete, is_away = JournalWriter(journal, "a1"), Bucket.delete, True
+
+    def away(bucket: Bucket, key: str, **how: bool) -> None:
+        if is_away and len(journal.places()) < MERGED - 2:
+            raise UnavailableError("storage.unavailable", "the storage is away")
+        delete(bucket, key, **how)
+
+    monkeypatch.setattr(Bucket, "delete", away)
+    for start in range(MERGED):
+        writer.append(points(start, 1))
+    is_away = False
+    seen = next(point.number for point in journal.after(0) if point.step == MERGED - 2)
+    for start in range(MERGED, 3 * MERGED):
+        writer.append(points(start, 1))
+    assert steps(journal, seen) == list(range(MERGED - 1, 3 * MERGED))
+
+
 def test_the_next_attempt_goes_on_and_an_attempt_taken_for_dead_adds_nothing(journal: MetricJournal) -> None:
     first, second = JournalWriter(journal, "a1"), JournalWriter(journal, "a2")
     first.append(points(0, 3))
