@@ -57,8 +57,9 @@ class Node:
         return Counter(line for path in self._gets.iterdir() for line in path.read_text(encoding="utf-8").splitlines())
 
     def left(self) -> list[str]:
-        """Return the files of ours in the temporary folder; torchrun leaves an empty one for its logs."""
-        return sorted(str(path) for path in self.temporary.rglob("*") if path.is_file() or path.name.startswith("nightshift-"))
+        """Return the files of ours in the temporary folder; torchrun leaves one for its logs, in which each rank notes what it does."""
+        found = (path for path in self.temporary.rglob("*") if path.is_file() or path.name.startswith("nightshift-"))
+        return sorted(str(path) for path in found if path.suffix != ".phase")
 
 
 def ends_well(process: subprocess.Popen[str]) -> None:

@@ -53,7 +53,7 @@ class ByCommands:
         return "refused" if done.returncode else "approved"
 
     def roll_back(self, reason: str) -> None:
-        assert "MLflow's aliases and tags say so too" in self._said("rollback", self._name, "--reason", reason, "--yes")
+        assert "champion is version" in self._said("rollback", self._name, "--reason", reason, "--yes")
 
     def _json(self, *arguments: str) -> Any:
         return json.loads(self._said(*arguments, "--json"))

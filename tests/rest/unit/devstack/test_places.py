@@ -81,12 +81,12 @@ WRONG = {
     ),
 }
 STARTS = [("devstack", "run"), ("devstack", "start")]
-REGISTRY = ("training.registry",)
+REGISTRY = ("training.registry", "check")
 CASES = [(command, wrong) for wrong in WRONG for command in STARTS] + [(REGISTRY, wrong) for wrong in WRONG if "database" in wrong]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("command", "wrong"), CASES, ids=lambda value: value if isinstance(value, str) else value[-1])
+@pytest.mark.parametrize(("command", "wrong"), CASES, ids=lambda value: value if isinstance(value, str) else " ".join(value))
 def test_wrong_place_ends_a_command_with_its_code_before_anything_is_started(tmp_path: Path, command: tuple[str, ...], wrong: str) -> None:
     home = tmp_path / "home"
     (home / "folder").mkdir(parents=True)
