@@ -161,7 +161,7 @@ class Ledger:
     def begin_mirror(self, model: str, revision: int) -> str | None:
         """Note that this process writes to MLflow what this revision of the standing says; None, and no note, where it has moved on.
 
-        So whoever reads a later revision reads the notes of all who may still write an earlier one.
+        So a reader of a later revision also reads the notes of all processes that may still write an earlier one.
         """
         name = secrets.token_hex(8)
         with database_faults(), Session(self._engine) as session, session.begin():

@@ -20,7 +20,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from training.contracts import json_number
 from training.errors import NightshiftError
@@ -140,6 +140,17 @@ class MetricJournal:
         data = self.bucket.find(place.key)
         return None if data is None else decode(data)
 
+    def is_inside(self, first: int) -> bool:
+        """Return whether the object before the one of this name has an event of this number, too.
+
+        Raises:
+            NightshiftError: the storage does not answer.
+        """
+        batch = None
+        while batch is None:
+            batch = self.read(max((place for place in self.places() if place.first < first), key=lambda place: place.first))
+        return batch.end > first
+
     def after(self, number: int) -> Iterator[JournalPoint]:
         """Yield the points whose number is above `number`, in order, those that are there now; objects are read one after another."""
         is_read = False
@@ -162,6 +173,14 @@ def wanted(places: Sequence[Place], number: int) -> list[Place]:
     return list(places[start:])
 
 
+class _Claim(NamedTuple):
+    """The first object of an attempt, which counts once it is known that no other object has its number."""
+
+    attempt: int
+    first: int
+    data: bytes
+
+
 class JournalWriter:
     """Adds the points of one attempt."""
 
@@ -172,6 +191,8 @@ class JournalWriter:
         """Of the training, from 1; 0 before it has begun."""
         self.last = 0
         """Number of the newest event that this attempt wrote."""
+        self._claim: _Claim | None = None
+        """It may have been created although the answer was an error: it is looked at again."""
         self._unsent: tuple[bytes, int] | None = None
         """A batch whose creation may have succeeded although its answer was an error: it is repeated as it was."""
         self._tail: list[tuple[int, bytes]] = []
@@ -188,15 +209,27 @@ class JournalWriter:
             NightshiftError: the storage does not take it now.
         """
         while not self.attempt:
-            places = self._journal.places()
-            before = self._journal.read(places[-1]) if places else None
-            if places and before is None:
+            claim = self._claim = self._claim or self._next()
+            if claim is None:
                 continue
-            attempt, first = (1, 1) if before is None else (before.attempt + 1, before.end)
-            data = encode(attempt, first, [{"began": self._attempt_id}])
-            if _create(self._journal, first, data):
-                self.attempt, self.last = attempt, first
-                self._tail.append((first, data))
+            if not _create(self._journal, claim.first, claim.data):
+                self._claim = None
+            elif claim.attempt > 1 and self._journal.is_inside(claim.first):
+                # The earlier attempt lives: since we looked, it took this name, and merged it into another object.
+                self._journal.bucket.delete(self._journal.key(claim.first))
+                self._claim = None
+            else:
+                self.attempt, self.last = claim.attempt, claim.first
+                self._tail.append((claim.first, claim.data))
+
+    def _next(self) -> _Claim | None:
+        """Return what this attempt would begin with; None where the last object was merged since it was listed."""
+        places = self._journal.places()
+        before = self._journal.read(places[-1]) if places else Batch(0, 1, 0, ())
+        if before is None:
+            return None
+        data = encode(before.attempt + 1, before.end, [{"began": self._attempt_id}])
+        return _Claim(before.attempt + 1, before.end, data)
 
     def append(self, points: Sequence[RawPoint]) -> int:
         """Add points, durably once this returns; return how many of them, from the start.

@@ -107,6 +107,30 @@ def test_the_next_attempt_goes_on_and_an_attempt_taken_for_dead_adds_nothing(jou
     assert [point.number for point in found] == sorted({point.number for point in found})
 
 
+def test_an_attempt_that_begins_while_the_one_before_appends_and_merges_takes_none_of_its_numbers(
+    journal: MetricJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    earlier, later = JournalWriter(journal, "a1"), JournalWriter(journal, "a2")
+    earlier.append(points(0, 3))
+    create, is_late = journal.bucket.create, [True]
+
+    def created_late(key: str, data: bytes) -> bool:
+        if is_late.pop() if is_late else False:
+            # Between the look for the last number and the name that follows it: the name is taken, and free again.
+            earlier.append(points(3, 4))
+            earlier.close()
+        return create(key, data)
+
+    monkeypatch.setattr(journal.bucket, "create", created_late)
+    assert later.append(points(7, 2)) == 2
+
+    assert steps(journal) == list(range(9))
+    numbers = [point.number for point in journal.after(0)]
+    assert numbers == sorted(set(numbers))
+    assert earlier.append(points(9, 1)) == 0
+    assert earlier.is_superseded
+
+
 def test_a_write_whose_answer_was_lost_is_repeated_and_has_one_effect(journal: MetricJournal, monkeypatch: pytest.MonkeyPatch) -> None:
     writer, create, chance = JournalWriter(journal, "a1"), journal.bucket.create, random.Random(7)  # noqa: S311 - lost answers of a test
 
