@@ -21,7 +21,8 @@ RUN sed 's/\[.*\]//' /build/requirements.txt > /build/pins.txt \
     && /opt/venv/bin/pip uninstall --quiet --yes pip setuptools
 
 FROM ${BASE}
-# libgomp: OpenMP runtime of xgboost, LightGBM and torch. tini: torchrun must not be process 1 (docs/decisions.md).
+# libgomp: OpenMP runtime of xgboost, LightGBM and torch. tini is process 1, and torchrun is not: a rank whose
+# parent has PID 1 takes it for dead and ends, orphans would never be reaped, and SIGALRM would not end a hung process 1.
 # /opt/nightshift is owned by root. With some builders, WORKDIR would give it to the user, who could then place modules before ours.
 RUN apt-get update && apt-get install --yes --no-install-recommends tini libgomp1 ca-certificates \
     && (command -v python3 >/dev/null || apt-get install --yes --no-install-recommends python3) \

@@ -144,7 +144,8 @@ def signed(payload: bytes, now: float, message_id: str, environ: Mapping[str, st
 
     `webhook-id`, `webhook-timestamp` and `webhook-signature` follow Standard Webhooks 1.0.0: `v1,` and the base64 of the HMAC-SHA256 of
     `<id>.<timestamp>.<payload>`. A secret without `whsec_` is the key itself, in UTF-8. The headers `X-Nightshift-*` are those of earlier
-    versions: deprecated, and removed in the next release.
+    versions: deprecated, and removed in the next release. Not by the package `standardwebhooks`, which decodes a secret that is not base64
+    without an error, to another key than the receiver's.
 
     Args:
         now: seconds since 1970.

@@ -57,6 +57,7 @@ def strategy_for(
         if cut is None:
             raise ValueError(f"the layout {layout.words()} needs a cut of the model into stages")
         return PipelinedModel(gang, layout, cut=cut, schedule=schedule, precision=chosen)
+    # Also for `tensor` with one shard: DistributedDataParallel takes the parts of divided layers for whole tensors (docs/decisions.md).
     # Imported here: FSDP2 and device meshes cost seconds, which a training of whole models need not pay.
     from training.engine.parallel.sharded import ShardedModel
 

@@ -30,7 +30,7 @@ COLLECTIVE_LIMIT: Final = Seconds(
     name="NIGHTSHIFT_COLLECTIVE_TIMEOUT_SECONDS",
     seconds=120.0,
     default="120",
-    meaning="how long the ranks of a training wait for each other within a step before it is relaunched (docs/decisions.md)",
+    meaning="how long the ranks of a training wait for each other within a step before it is relaunched (docs/timeouts.md)",
 )
 SLOW_WORK_LIMIT: Final = Seconds(
     name="NIGHTSHIFT_SLOW_WORK_TIMEOUT_SECONDS",
