@@ -215,6 +215,7 @@ def airflow_settings(settings: Settings) -> dict[str, str]:
         "scheduler": {
             # Between two tasks the scheduler sleeps for so long; a second of it times eight stages would be felt.
             "scheduler_idle_sleep_time": "0.1",
+            # A killed scheduler costs so long: Airflow's own interval is five minutes.
             "orphaned_tasks_check_interval": "10",
             "scheduler_health_check_threshold": "12",
             "scheduler_heartbeat_sec": "3",

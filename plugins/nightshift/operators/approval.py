@@ -73,7 +73,10 @@ def with_refusals(common: TaskArguments) -> TaskArguments:
 
 
 class AskOperator(HITLOperator):
-    """Asks, waits without a slot, and records the answer."""
+    """Asks, waits without a slot, and records the answer.
+
+    Deferred, not `awaiting_input`: the trigger also sees that a newer candidate has ended the request.
+    """
 
     def __init__(self, *, spec: PipelineSpec, **kwargs: Any) -> None:
         # Airflow hands the DAG's params to every operator; the form of a question has its own.
