@@ -26,9 +26,9 @@ from typing import Any, Final, Self
 import numpy as np
 
 from training.contracts import ExitCode, RunIdentity, StageRequest
-from training.data.shards import ShardWriter, describe_layout
-from training.data.transforms import LayoutEntry, Matrix
-from training.engine.parallel.alone import Alone
+from training.data.dataset.shard_writer import ShardWriter, describe_layout
+from training.data.features.transforms import LayoutEntry, Matrix
+from training.engine.parallel.single_process import Alone
 from training.models.base import FitContext, FitResult
 from training.models.boosted_trees import matrices
 from training.models.boosted_trees.module import BoostedTrees

@@ -32,9 +32,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from training.data.engines.duckdb import DuckDBEngine
-from training.data.joins import JoinedTable, MainTable
-from training.data.windows import WindowColumn
+from training.data.join.contract import JoinedTable, MainTable
+from training.data.join.engines.duckdb import DuckDBEngine
+from training.data.join.windows import WindowColumn
 from training.sql import expressions
 
 CASES = ("floor", "nightshift", "duckdb", "polars", "pandas")

@@ -26,11 +26,11 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.scored import compare, score_metrics
-from training.data.dataset_reader import DatasetReader
-from training.data.joins import LABEL
+from training.data.dataset.reader import DatasetReader
+from training.data.join.contract import LABEL
 from training.models.predictor import Predictor, load_predictor
-from training.registry.decisions import champions, holder_of
-from training.registry.ledger import Entry, Ledger
+from training.registry.ledger.decisions import champions, holder_of
+from training.registry.ledger.ledger import Entry, Ledger
 from training.store import Store
 
 ROOT = Path(__file__).resolve().parent.parent

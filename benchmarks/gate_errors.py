@@ -33,9 +33,9 @@ from training.evaluation.bootstrap.blocks import Origins, block_interval
 from training.evaluation.bootstrap.influence import Influence
 from training.evaluation.bootstrap.sequential import alarm_of
 from training.evaluation.metrics.metric import OwnMetric
-from training.evaluation_record import Comparison, EvaluationRecord, Leakage, PredictionDrift, ResultChecks
-from training.registry.gates import decide, judge_canary
-from training.spec.metrics import is_metric
+from training.evaluation.record import Comparison, EvaluationRecord, Leakage, PredictionDrift, ResultChecks
+from training.registry.gates.judging import decide, judge_canary
+from training.spec.descriptors.metrics import is_metric
 from training.spec.sections.evaluation import Evaluate
 from training.spec.sections.promotion import Canary
 

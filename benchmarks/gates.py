@@ -23,8 +23,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.scored import CHAMPION, compare, metric_value
 from training.evaluation.bootstrap.blocks import Origins
-from training.evaluation_record import EvaluationRecord, Leakage, PredictionDrift, ResultChecks
-from training.registry.gates import decide
+from training.evaluation.record import EvaluationRecord, Leakage, PredictionDrift, ResultChecks
+from training.registry.gates.judging import decide
 from training.spec.sections.evaluation import Evaluate
 
 Floats = NDArray[np.float64]

@@ -20,9 +20,9 @@ from typing import Any
 
 from tests.unit.training.stages.evaluate_bench import AS_OF, SPEC, orders, run_stage, spec_for
 from training.contracts import StageResult
-from training.registry.decisions import record_candidate
-from training.registry.ledger import AliasHolder, Ledger
-from training.registry.retention import LedgerRoots
+from training.registry.ledger.decisions import record_candidate
+from training.registry.ledger.ledger import AliasHolder, Ledger
+from training.registry.ledger.retention import LedgerRoots
 from training.retention.settings import Retention
 from training.sources.listing import listing_for
 from training.store import Store
@@ -90,7 +90,7 @@ def main() -> None:
     parser.add_argument("--runs", default="14d")
     given = parser.parse_args()
     os.environ["MLFLOW_TRACKING_URI"] = "http://127.0.0.1:9"
-    importlib.import_module("training.engine.tracking").CLOSE_SECONDS = 0.1  # type: ignore[attr-defined]
+    importlib.import_module("training.engine.tracking.tracker").CLOSE_SECONDS = 0.1  # type: ignore[attr-defined]
     retention = Retention.model_validate({"runs": given.runs, "attempts": given.runs})
     with tempfile.TemporaryDirectory() as folder:
         os.environ["NIGHTSHIFT_DATABASE"] = f"sqlite:///{folder}/nightshift.db"

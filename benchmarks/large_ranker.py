@@ -10,7 +10,7 @@ from typing import Final
 import torch
 from torch import nn
 
-from training.data.loader import Batch
+from training.data.dataset.loader import Batch
 from training.models.ranker.module import Ranker, RankerModule
 from training.models.torch_family import Architecture
 

@@ -20,7 +20,7 @@ from typing import Final
 
 from devstack.shop import write_day
 from training.contracts import RunIdentity, StageRequest
-from training.data.snapshots import SnapshotPlan, take_snapshot
+from training.data.snapshot.builder import SnapshotPlan, take_snapshot
 from training.runtime.context import StageContext, StopFlag
 from training.runtime.provenance import CHECKOUT
 from training.sources.listing import listing_for

@@ -32,10 +32,10 @@ def main() -> None:
 def measure(folder: Path, num_versions: int) -> None:
     import mlflow
 
-    from training.registry.ledger import Ledger
-    from training.registry.mlflow_mirror import differences, mirror
-    from training.registry.mlflow_versions import make_version
-    from training.registry.registered import Noted, note
+    from training.registry.ledger.ledger import Ledger
+    from training.registry.ledger.registered import Noted, note
+    from training.registry.mlflow.mirror import differences, mirror
+    from training.registry.mlflow.versions import make_version
     from training.store import Store
 
     ledger, store, client = Ledger(f"sqlite:///{folder}/ledger.db"), Store(str(folder / "store")), mlflow.MlflowClient()
@@ -57,7 +57,7 @@ def measure(folder: Path, num_versions: int) -> None:
 
 def decision(ledger: Any, number: int) -> tuple[Any, Any]:
     """Return a decision that makes version `number` champion, and its move."""
-    from training.registry.ledger import AliasHolder, Entry, Move, decision_key
+    from training.registry.ledger.ledger import AliasHolder, Entry, Move, decision_key
 
     revision = ledger.standing(MODEL).revision
     holder = AliasHolder(

@@ -23,7 +23,7 @@ from benchmarks.gpu.trainings import context_of
 from training.database import connect
 from training.database.run_metrics import copy_points
 from training.database.schema import RunMetric
-from training.engine.tracking import Tracker
+from training.engine.tracking.tracker import Tracker
 from training.store import Bucket
 from training.store.metric_journal import JournalWriter, MetricJournal
 

@@ -12,8 +12,8 @@ from training.evaluation.bootstrap.paired import Pair
 from training.evaluation.metrics.metric import CalledMetric, Metric, OwnMetric, ScoredRows
 from training.evaluation.metrics.ranking import RankedRows
 from training.evaluation.metrics.registry import metric_of, metrics_by_name
-from training.evaluation_record import Comparison, Rival
-from training.spec.metrics import is_lower_better
+from training.evaluation.record import Comparison, Rival
+from training.spec.descriptors.metrics import is_lower_better
 from training.spec.sections.evaluation import Gain
 
 Floats = NDArray[np.float64]

@@ -39,7 +39,7 @@ class Follower:
 
 def train(folder: Path, epochs: int, name: str) -> dict[str, float]:
     """Train once in this process; return its seconds and the points that it logged."""
-    from training.engine import tracking
+    from training.engine.tracking import tracker as tracking
 
     points = 0
     if name.startswith("off"):

@@ -22,8 +22,8 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from training.data.encoders import EncoderSettings
-from training.data.transforms import FeaturePlan, FittedTransforms
+from training.data.features.encoders import EncoderSettings
+from training.data.features.transforms import FeaturePlan, FittedTransforms
 
 KEYS, BUCKETS = 50_000, 1 << 16
 

@@ -23,7 +23,7 @@ from typing import Any
 from optuna.storages import InMemoryStorage
 
 from tests.training_bench import Bench
-from training.data.dataset import sample_order_digest
+from training.data.dataset.manifest import sample_order_digest
 from training.engine.parallel.gang import Gang
 from training.models.base import FitContext
 from training.models.boosted_trees.module import BoostedTrees

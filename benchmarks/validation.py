@@ -37,15 +37,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from training.data.validation.snapshot_checks import Rules, validate_snapshot
-from training.data.validation.snapshot_view import open_snapshot
-from training.data.validation.suites import SuiteJudge
 from training.pages.validation import render_report
 from training.sources.table_contract import TableContract
 from training.sources.tables import schema_of
 from training.spec.sections.data import Column
 from training.store import Manifest
 from training.store.manifests import FileEntry
+from training.validation.all_checks import Rules, validate_snapshot
+from training.validation.snapshot_view import open_snapshot
+from training.validation.suites.judging import SuiteJudge
 
 CASES = ("floor", "duckdb", "polars", "pandera", "gx", "stage")
 NEEDS = {"polars": "polars", "pandera": "pandera"}

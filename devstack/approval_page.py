@@ -27,7 +27,7 @@ def approval_lines(settings: Settings, client: AirflowApi, pipeline: str, promot
     """
     if promoted.scalars.get("decision") != "needs_approval":
         return []
-    from training.registry.ledger import Ledger  # SQLAlchemy: most runs need no approval
+    from training.registry.ledger.ledger import Ledger  # SQLAlchemy: most runs need no approval
 
     model, key = str(promoted.scalars["model"]), str(promoted.scalars["key"])
     ending = Ledger(settings.database_url).ending_of(model, key)

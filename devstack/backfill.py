@@ -23,7 +23,7 @@ from devstack.summary import number, stage_result
 from devstack.switching import switched_on
 from nightshift.settings import Settings
 from training.errors import shown
-from training.registry.ledger import Ledger
+from training.registry.ledger.ledger import Ledger
 from training.spec import PipelineSpec, slot_of_day
 from training.store import Store
 

@@ -24,8 +24,7 @@ from nightshift.json_files import read_object
 from nightshift.settings import Settings
 from nightshift.sources import noted_places
 from training.errors import DeniedError, NightshiftError, shown
-from training.installation import MODEL_PATH, PYTHON_PATH, Variable
-from training.place_names import PLACEHOLDER_RULE, is_place_name
+from training.installation import MODEL_PATH, PLACEHOLDER_RULE, PYTHON_PATH, Variable, is_place_name
 
 USERNAME: Final = "admin"
 """Starts the runs; the same name is MLflow's account."""

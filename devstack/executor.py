@@ -26,7 +26,7 @@ from devstack.idle_wait import IdleWait
 from devstack.processes import SERVICE
 from devstack.workers import Worker
 from nightshift.airflow_ext.preloading import preload
-from training.process.awake import AwakeClock
+from training.process.running_time import AwakeClock
 
 if TYPE_CHECKING:
     from datetime import datetime

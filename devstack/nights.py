@@ -17,7 +17,7 @@ from zoneinfo import ZoneInfo
 from training.contracts import ExitCode
 from training.errors import NightshiftError, Problem, SpecError, shown
 from training.spec import PipelineSpec, slot_of_day
-from training.spec.schedule import next_slot
+from training.spec.schedule.instants import next_slot
 
 FIRST_NIGHTS: Final = {"search_ranking": date(2026, 2, 1), "flight_delay": date(2013, 3, 15)}
 """Where the data of the shipped pipelines lies; any other pipeline starts with the present, or with the requested night."""

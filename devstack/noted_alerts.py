@@ -14,7 +14,7 @@ from nightshift.json_files import read_object
 from nightshift.settings import Settings
 from nightshift.sources import places_in
 from training.errors import NightshiftError, shown
-from training.place_names import PLACEHOLDER_RULE, is_place_name
+from training.installation import PLACEHOLDER_RULE, is_place_name
 
 FILE: Final = "alerts.json"
 SIGNING_KEY: Final = "NIGHTSHIFT_WEBHOOK_SECRET"

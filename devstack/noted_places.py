@@ -17,7 +17,7 @@ from nightshift.settings import Settings
 from nightshift.sources import FILE as SOURCES_FILE
 from nightshift.sources import noted_places, places_in
 from training.errors import NightshiftError
-from training.place_names import is_place_name
+from training.installation import is_place_name
 from training.spec import PipelineSpec
 from training.spec.uris import names_of_places
 

@@ -18,7 +18,7 @@ from nightshift.settings import Settings
 from training.contracts import sha256_hex
 from training.installation import MODEL_PATH, OF_CLOUDS, OF_LIBRARIES, OF_STAGES, OF_SYSTEM
 from training.runtime.provenance import source_version
-from training.spec.source_kinds import SOURCES
+from training.spec.descriptors.sources import SOURCES
 
 OF_SERVICES: Final = frozenset(
     "USER LOGNAME PYTHONPATH PYTHONWARNINGS DO_NOT_TRACK GIT_PYTHON_REFRESH "

@@ -14,8 +14,8 @@ from devstack.progress import Follower, TaskView, failure_text, log_path
 from nightshift.settings import Settings
 from training.contracts import StageResult, require_result
 from training.format import brief
-from training.registry.verdicts import verdict
-from training.spec.metrics import is_lower_better
+from training.registry.ledger.gate_outcomes import verdict
+from training.spec.descriptors.metrics import is_lower_better
 from training.stage_table import STAGES, TABLE
 from training.store import Store
 from training.store.addresses import StoreUri

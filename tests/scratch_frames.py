@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from training.data.engines.scratch_frame import ScratchFrame
+from training.data.join.engines.scratch_frame import ScratchFrame
 
 
 def frame_of(columns: dict[str, pa.ChunkedArray]) -> ScratchFrame:

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from training.data.shards import SHARD_BYTES, ShardWriter
-from training.data.transforms import Matrix
+from training.data.dataset.shard_writer import SHARD_BYTES, ShardWriter
+from training.data.features.transforms import Matrix
 
 
 def write_shards(

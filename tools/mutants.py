@@ -58,17 +58,17 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {
     "training/engine/optim.py": tuple(f"{ENGINE}/test_{name}.py" for name in ("schedule", "steps", "resume")),
     "training/engine/parallel/ddp.py": (f"{ENGINE}/parallel/test_strategy.py", f"{ENGINE}/test_steps.py", f"{ENGINE}/test_epochs.py"),
     "training/engine/parallel/gang.py": (f"{ENGINE}/parallel/test_gang.py", f"{ENGINE}/test_steps.py"),
-    "training/engine/tracking.py": (f"{ENGINE}/test_tracking.py",),
-    **{f"training/engine/{file}.py": (f"{ENGINE}/test_mlflow_delivery.py",) for file in ("mlflow_delivery", "tracking_journal")},
+    "training/engine/tracking/tracker.py": (f"{ENGINE}/tracking/test_tracker.py",),
     **{
-        f"training/registry/{file}.py": tuple(
-            f"{REGISTRY}/{name}.py"
-            for name in (
-                *("test_gates", "test_gates_outcomes", "test_gates_same_weights", "test_gates_significance", "test_gates_canary"),
-                "test_gate_naive_baseline",
-            )
+        f"training/engine/tracking/{file}.py": (f"{ENGINE}/tracking/test_mlflow_delivery.py",)
+        for file in ("mlflow_delivery", "mlflow_journal")
+    },
+    **{
+        f"training/registry/gates/{file}.py": tuple(
+            f"{REGISTRY}/gates/test_{name}.py"
+            for name in ("judging", "outcomes", "same_weights", "significance", "canary", "naive_baseline", "outside_gate")
         )
-        for file in ("gates", "absolute_gates", "champion_gates", "bounds", "naive", "significance_gates", "gate")
+        for file in ("judging", "absolute", "champion", "bounds", "naive_baseline", "significance", "case")
     },
     "training/evaluation/bootstrap/paired.py": INTERVALS,
     **{f"training/evaluation/metrics/{name}.py": INTERVALS for name in PLANS},

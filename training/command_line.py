@@ -10,7 +10,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from typing import Final
 
 from training.errors import NightshiftError, shown
-from training.escapes import TerminalStream
+from training.sanitizing import TerminalStream
 
 INTERRUPTED: Final = 130
 

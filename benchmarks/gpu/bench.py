@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from benchmarks.gpu.language_model import MEDIUM, SMALL, TINY, Shape, next_token_loss
-from training.data.loader import Batch
+from training.data.dataset.loader import Batch
 from training.engine.optim import MAX_GRAD_NORM, Schedule, ScheduledOptimizer
 from training.engine.optimizers import OptimizerSettings
 from training.engine.parallel.ddp import ReplicatedModel

@@ -56,10 +56,10 @@ def write(folder: Path, rows: int) -> None:
 
 def prepared(folder: Path, rows: int, threads: int) -> dict[str, float]:
     """Return the seconds of the join and of the fit, by the engine that `prepare` uses, with so many threads."""
-    from training.data.encoders import EncoderSettings
-    from training.data.engines import duckdb as engines
-    from training.data.joins import JoinedTable, MainTable
-    from training.data.transforms import FeaturePlan
+    from training.data.features.encoders import EncoderSettings
+    from training.data.features.transforms import FeaturePlan
+    from training.data.join.contract import JoinedTable, MainTable
+    from training.data.join.engines import duckdb as engines
     from training.sql.expressions import hardened
 
     main = MainTable(

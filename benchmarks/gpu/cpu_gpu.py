@@ -14,7 +14,7 @@ from benchmarks.gpu import rankers
 from benchmarks.gpu.bench import Bench, Figures
 from benchmarks.gpu.language_model import TINY, LanguageModel, next_token_loss, walks
 from benchmarks.gpu.trainings import Training, write_tokens
-from training.data.shard_format import ShardMeta
+from training.data.dataset.shard_format import ShardMeta
 from training.engine.parallel.gang import Gang
 from training.engine.parallel.strategy import SumLoss
 

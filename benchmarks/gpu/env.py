@@ -14,7 +14,7 @@ from typing import Final
 
 MODULES: Final = (
     "training.engine.loop",
-    "training.engine.tracking",
+    "training.engine.tracking.tracker",
     "training.engine.checkpoint.sharded_writer",
     "training.engine.parallel.sharded",
     "training.engine.parallel.pipeline",
@@ -23,7 +23,7 @@ MODULES: Final = (
     "training.engine.activations",
     "training.engine.planning.probe",
     "training.models.ranker.module",
-    "training.data.engines.duckdb",
+    "training.data.join.engines.duckdb",
     "training.stages.prepare",
     "pynvml",
     "pytest",

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from training.data.loader import Batch
+from training.data.dataset.loader import Batch
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ import torch
 from benchmarks.gpu import rankers
 from benchmarks.gpu.bench import Bench, Figures
 from benchmarks.gpu.trainings import DIGEST
-from training.data.loader import Batch, Loader, ShardSet
+from training.data.dataset.loader import Batch, Loader, ShardSet
 
 NUM_BATCHES: Final = 64
 

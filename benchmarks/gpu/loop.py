@@ -17,7 +17,7 @@ import torch
 from benchmarks.gpu.bench import Bench, ByHand, Figures
 from benchmarks.gpu.language_model import LanguageModel, compiled, compiled_loss, random_batch, walks
 from benchmarks.gpu.trainings import EnoughError, TimedLoader, Training, write_tokens
-from training.engine.nvml import Nvml
+from training.engine.tracking.nvml import Nvml
 from training.installation import GPUS
 
 WARM_UP_STEPS: Final = 10

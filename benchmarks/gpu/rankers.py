@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from benchmarks.gpu.trainings import write_rows
-from training.data.loader import Batch
-from training.data.shard_format import FeatureEntry, ShardMeta
+from training.data.dataset.loader import Batch
+from training.data.dataset.shard_format import FeatureEntry, ShardMeta
 from training.models.ranker.module import RankerModule
 
 NUM_FLOATS: Final = 13

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from training.contracts import RunIdentity, StageRequest
-from training.data.loader import Batch, Loader, ShardSet
-from training.data.shard_format import CELL_BYTES, SHARDED_SPLITS, FeatureEntry, ShardMeta, shard_names
+from training.data.dataset.loader import Batch, Loader, ShardSet
+from training.data.dataset.shard_format import CELL_BYTES, SHARDED_SPLITS, FeatureEntry, ShardMeta, shard_names
 from training.engine.checkpoint.checkpoints import Checkpoints
 from training.engine.checkpoint.writer import Interval
 from training.engine.loop import Loop, Parts
@@ -29,7 +29,7 @@ from training.engine.optimizers import OptimizerSettings
 from training.engine.parallel.choice import strategy_for
 from training.engine.parallel.gang import Gang
 from training.engine.parallel.strategy import SumLoss
-from training.engine.tracking import Tracker
+from training.engine.tracking.tracker import Tracker
 from training.runtime.context import StageContext, StopFlag
 from training.store import Store
 from training.store.leases import Lease

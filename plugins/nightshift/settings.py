@@ -10,8 +10,19 @@ from pathlib import Path
 from typing import Final, Self, overload
 
 from training.errors import Problem, SpecError, shown
-from training.installation import DATABASE, EXPECTATIONS, HOME, MODEL_PACKAGES, PIPELINES, STORE, TRACKING, Variable
-from training.place_names import OTHER_PREFIXES, is_bucket, is_place_name
+from training.installation import (
+    DATABASE,
+    EXPECTATIONS,
+    HOME,
+    MODEL_PACKAGES,
+    OTHER_PREFIXES,
+    PIPELINES,
+    STORE,
+    TRACKING,
+    Variable,
+    is_bucket,
+    is_place_name,
+)
 from training.runtime.provenance import CHECKOUT
 
 SOURCE: Final = "environment"

@@ -15,7 +15,7 @@ from typing import Final
 from nightshift.json_files import read_object
 from nightshift.settings import NAMED_PLACES, Settings
 from training.errors import NightshiftError, Problem, SpecError, shown
-from training.place_names import is_place_name
+from training.installation import is_place_name
 from training.spec import PipelineSpec, resolve_uris
 from training.spec.uris import is_place, webhook_variable
 

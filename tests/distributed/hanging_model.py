@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from tests.unit.training.runtime.hanging_stage import hang_in_c
-from training.data.loader import Batch
+from training.data.dataset.loader import Batch
 from training.models.ranker.module import Ranker
 
 

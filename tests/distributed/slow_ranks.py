@@ -23,7 +23,7 @@ import torch
 from torch import nn
 
 from tests.unit.training.models.family_bench import FamilyBench
-from training.data.loader import Batch, Loader, ShardSet
+from training.data.dataset.loader import Batch, Loader, ShardSet
 from training.engine.parallel.gang import Gang
 from training.errors import NightshiftError
 from training.models.base import FitContext

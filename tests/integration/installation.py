@@ -25,7 +25,7 @@ from devstack.summary import stage_result
 from nightshift.settings import Settings
 from training.contracts import StageResult
 from training.errors import UnavailableError
-from training.registry.ledger import Ledger
+from training.registry.ledger.ledger import Ledger
 from training.store import Store
 
 ROOT = Path(__file__).resolve().parents[2]

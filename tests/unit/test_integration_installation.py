@@ -10,7 +10,7 @@ import pytest
 
 from tests.integration.installation import Installation, distant_schedule
 from training.spec import load_spec
-from training.spec.schedule import next_slot
+from training.spec.schedule.instants import next_slot
 
 ROOT = Path(__file__).resolve().parents[2]
 

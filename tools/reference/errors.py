@@ -32,7 +32,7 @@ RAISED_AS: Final[Mapping[str, str]] = {
 """Function to what its code ends as."""
 OTHER_PREFIXES: Final = ("nightshift", "devstack", "training", "importlib", "mlflow.genai", "mlflow.user", "google")
 """Of dotted names that are not codes: tags, modules."""
-METRICS: Final = frozenset({"training/data/validation/suite_batches.py", "training/data/validation/suite_profile.py"})
+METRICS: Final = frozenset({"training/validation/suites/batches.py", "training/validation/suites/table_numbers.py"})
 """Files with names of Great Expectations' metrics, which look like codes."""
 ALONE: Final = frozenset({"expectation.failed", "key.unused", "route.method", "route.unknown"})
 """Codes that are constants, with a first part that no other code has."""

@@ -20,12 +20,12 @@ from nightshift.execution.kubernetes.config import VARIABLE, Cluster
 from tools.reference.examples import EXAMPLES, UNITS
 from tools.reference.markdown import code, notice, table
 from training.retention.settings import Retention
-from training.spec.families import trained_families
-from training.spec.gate import GateDescriptor
+from training.spec.descriptors.families import trained_families
+from training.spec.descriptors.gate_descriptor import GateDescriptor
 from training.spec.models import PipelineSpec
+from training.spec.reader.yaml import read_document
 from training.spec.sections.evaluation import BUILT_IN_GATES
 from training.spec.types import Bytes, ColumnName, Day, Duration, Name, Section, Suite, TimeOfDay
-from training.spec.yaml_reader import read_document
 
 PIPELINES: Final = (
     "dags/pipelines/flight_delay.yaml",

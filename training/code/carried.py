@@ -20,7 +20,7 @@ from typing import Final
 from training.code.closure import Module, Sources, walk
 from training.code.imports import ImportsCache, Statement
 from training.errors import Problem, SpecError
-from training.spec.families import FAMILIES, is_allowed, place_of
+from training.spec.descriptors.families import FAMILIES, is_allowed, place_of
 
 NOT_ISOLATED: Final = "model.not_isolated"
 IMPORTERS: Final = ("import_module", "__import__")

@@ -16,7 +16,7 @@ from training.code.imports import Imports, ImportsCache, Statement
 from training.contracts import canonical_json, sha256_hex
 from training.errors import Problem, SpecError
 from training.installation import MODEL_PATH
-from training.spec.families import own_packages
+from training.spec.descriptors.families import own_packages
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 """The folder that holds training/."""

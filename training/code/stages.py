@@ -7,12 +7,12 @@ from pathlib import Path
 
 from training.code.closure import Code, Sources, closure
 from training.code.imports import ImportsCache
-from training.spec.families import FAMILIES, is_allowed, is_own, place_of
-from training.spec.gates import GATES
-from training.spec.metrics import DESCRIPTORS, METRICS
+from training.spec.descriptors.families import FAMILIES, is_allowed, is_own, place_of
+from training.spec.descriptors.gates import GATES
+from training.spec.descriptors.metrics import DESCRIPTORS, METRICS
+from training.spec.descriptors.sources import SOURCES
 from training.spec.models import PipelineSpec
 from training.spec.sections.evaluation import BUILT_IN_GATES
-from training.spec.source_kinds import SOURCES
 from training.stage_table import TABLE, Named
 
 
@@ -51,7 +51,7 @@ def code_roots(stage: str, spec: PipelineSpec, families: Iterable[str] = ()) -> 
         roots |= {f"training.evaluation.metrics.{descriptor.module}" for descriptor in DESCRIPTORS.values()}
         roots = roots.union(*map(METRICS.modules_of, _named_metrics(spec)))
     if Named.GATES in named:
-        roots |= {f"training.registry.{gate.module}" for gate in BUILT_IN_GATES.values()}
+        roots |= {f"training.registry.gates.{gate.module}" for gate in BUILT_IN_GATES.values()}
         roots = roots.union(*map(GATES.modules_of, spec.evaluate.gates))
     return tuple(sorted(roots))
 

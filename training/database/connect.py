@@ -19,10 +19,9 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from training.database.outages import wait_on_connect
 from training.errors import DataError, Problem, SpecError, UnavailableError, shown
 from training.installation import DATABASE, home_folder
-from training.masking import masked as without_secrets
+from training.sanitizing import masked as without_secrets
 
 MIGRATIONS: Final = Path(__file__).resolve().parent / "migrations"
-CHECKOUT: Final = Path(__file__).resolve().parent.parent.parent
 SQLITE_BUSY_SECONDS: Final = 30.0
 WAL_PAUSE_SECONDS: Final = 0.02
 ADVISORY_LOCK: Final = 0x6E69676874

@@ -65,11 +65,11 @@ class LedgerDecision(Base):
     """The number that MLflow's registry had for these weights when it was decided. It may have another one now, and other weights may have
     had this one: see `RegisteredVersion`."""
     action: Mapped[str] = mapped_column(String(32))
-    """What moved: see `training.registry.ledger_entries.ACTIONS`."""
+    """What moved: see `training.registry.ledger.entries.ACTIONS`."""
     outcome: Mapped[str] = mapped_column(String(32))
-    """See `training.registry.ledger_entries.OUTCOMES`."""
+    """See `training.registry.ledger.entries.OUTCOMES`."""
     reasons: Mapped[list[Any]] = mapped_column(JSON)
-    """`registry.verdicts.ReasonJson` each."""
+    """`registry.ledger.gate_outcomes.ReasonJson` each."""
     evidence: Mapped[dict[str, Any]] = mapped_column(JSON)
     decided_at: Mapped[datetime] = mapped_column(DateTime(timezone=True))
     decided_by: Mapped[str] = mapped_column(String(512))
@@ -89,7 +89,7 @@ class ModelStanding(Base):
 
     model: Mapped[str] = mapped_column(String(63), primary_key=True)
     champion: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
-    """See `training.registry.ledger_entries.AliasHolder`."""
+    """See `training.registry.ledger.entries.AliasHolder`."""
     canary: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
     revision: Mapped[int] = mapped_column(BigInteger)
     mirrored_revision: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")
@@ -126,7 +126,7 @@ class RegistryFinding(Base):
     model: Mapped[str] = mapped_column(String(63), index=True)
     alias: Mapped[str] = mapped_column(String(32))
     kind: Mapped[str] = mapped_column(String(32))
-    """See `training.registry.findings.Kind`."""
+    """See `training.registry.ledger.findings.Kind`."""
     served: Mapped[str] = mapped_column(String(64))
     """Digest of the weights that the alias served; empty: none, or weights that the ledger does not know."""
     words: Mapped[str] = mapped_column(Text)

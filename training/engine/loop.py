@@ -17,21 +17,21 @@ import torch
 from torch import nn
 
 from training.contracts import Scalar
-from training.data.loader import Batch, Loader, cut
+from training.data.dataset.loader import Batch, Loader, cut
 from training.engine.checkpoint.checkpoints import Checkpoints
 from training.engine.checkpoint.format import Position
 from training.engine.checkpoint.reader import Filled
 from training.engine.checkpoint.tensors import check_savable
-from training.engine.exhaustion import memory_explained
 from training.engine.optim import MAX_GRAD_NORM, Schedule, ScheduledOptimizer
 from training.engine.optimizers import OptimizerSettings
+from training.engine.out_of_memory import memory_explained
 from training.engine.parallel.strategy import Strategy, SumLoss
 from training.engine.precision import LossScale
 from training.engine.progress import Progress
 from training.engine.replicas import ReplicaCheck
 from training.engine.stragglers import Straggler, StragglerCheck
 from training.engine.throughput import Throughput
-from training.engine.tracking import Tracker
+from training.engine.tracking.tracker import Tracker
 from training.engine.watchdog import Watchdog
 from training.errors import DataError, NightshiftError, PeerLostError, PreemptedError
 from training.process import liveness

@@ -1,4 +1,4 @@
-"""torch's optimizers as the loop uses them: without torch's compiler (`training.engine.eager`), and with a state that can be made ahead.
+"""torch's optimizers as the loop uses them: without torch's compiler (`uncompiled_torch`), and with a state that can be made ahead.
 
 Each class names the tensors that it keeps of a parameter. `blank` makes them before the first step, which then has the bits that it has
 without them: a checkpoint is read into tensors that are already there.
@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final, Literal, Protocol
 import torch
 from torch import nn
 
-from training.engine.eager import Eager, Kind, unwrapped
+from training.engine.uncompiled_torch import Eager, Kind, unwrapped
 from training.errors import Problem, SpecError
 
 SGD_MOMENTUM: Final = 0.9

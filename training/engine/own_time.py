@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 
 import torch
 
-from training.data.loader import Batch
+from training.data.dataset.loader import Batch
 
 SCHEDULER_FILE: Final = "/proc/thread-self/schedstat"
 TRIMMED_SHARE: Final = 0.2

@@ -25,7 +25,7 @@ import torch
 from torch import nn
 
 from training.contracts import JsonObject
-from training.data.loader import Batch
+from training.data.dataset.loader import Batch
 from training.engine.own_time import Measured, OwnTime
 from training.engine.parallel.strategy import Strategy, SumLoss
 

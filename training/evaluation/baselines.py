@@ -25,16 +25,16 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from training.contracts import JsonValue
-from training.data.derived import DerivedColumn, as_declared, derive
-from training.data.slices import slices_of
+from training.data.dataset.scratch_arrays import slices_of
+from training.data.join.derived import DerivedColumn, as_declared, derive
 from training.evaluation.history import History, numbers_of
 from training.evaluation.measures import Measures
 from training.evaluation.raw_rows import Columns
+from training.evaluation.record import Baselines, NaiveBaseline
 from training.evaluation.rows import LabelledRows, dense_numbers
-from training.evaluation_record import Baselines, NaiveBaseline
 from training.format import number
 from training.spec import PipelineSpec
-from training.spec.metrics import is_lower_better
+from training.spec.descriptors.metrics import is_lower_better
 from training.spec.types import duration_text
 from training.sql.expressions import columns_of, hardened
 

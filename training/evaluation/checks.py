@@ -10,11 +10,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from training.data import stability_index
 from training.evaluation.metrics.auc import roc_area
 from training.evaluation.metrics.ranking import dense_groups
 from training.evaluation.raw_rows import Columns, Hashes, found_in
-from training.evaluation_record import Leakage, Overlap, PredictionDrift
+from training.evaluation.record import Leakage, Overlap, PredictionDrift
+from training.validation.drift import stability_index
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from training.errors import DataError, Problem, SpecError, shown
 from training.evaluation.metrics.metric import OwnMetric
 from training.installation import MODEL_PACKAGES
-from training.spec.families import is_own, own_packages
+from training.spec.descriptors.families import is_own, own_packages
 from training.spec.registry import imported
 
 Floats = NDArray[np.float64]

@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from training.data.slices import slices_of
+from training.data.dataset.scratch_arrays import slices_of
 from training.evaluation.raw_rows import Columns
 from training.spec import PipelineSpec
 

@@ -37,8 +37,8 @@ import pyarrow.parquet as pq
 from training.installation import PYTHON_PATH, THREADS, Variable
 from training.models.base import load_family
 from training.models.predictor import Predictor, load_predictor
-from training.runtime.processes import ForkedProcess, bind_to_parent, name_this_process, other_threads
-from training.spec.families import FAMILIES
+from training.process.child import ForkedProcess, bind_to_parent, name_this_process, other_threads
+from training.spec.descriptors.families import FAMILIES
 
 logger = logging.getLogger(__name__)
 
@@ -117,7 +117,7 @@ def _new_process(arguments: list[str]) -> str:
     bound = [
         sys.executable,
         "-m",
-        "training.runtime.processes",
+        "training.process.child",
         "--parent",
         str(os.getpid()),
         "--",

@@ -19,10 +19,10 @@ from training.evaluation.custom_metrics import load_own_metrics
 from training.evaluation.metrics.metric import CalledMetric, OwnMetric, ScoredRows
 from training.evaluation.metrics.ranking import num_groups_without_positive
 from training.evaluation.metrics.registry import metrics_by_name
+from training.evaluation.record import Alarm, Comparison, EvaluationRecord, FairnessGaps, Ranking, ResultChecks
 from training.evaluation.rows import LabelledRows
 from training.evaluation.slices import by_slice, fairness_of, worst_and_gap
-from training.evaluation_record import Alarm, Comparison, EvaluationRecord, FairnessGaps, Ranking, ResultChecks
-from training.spec.metrics import is_lower_better
+from training.spec.descriptors.metrics import is_lower_better
 from training.spec.sections.evaluation import Evaluate
 
 logger = logging.getLogger(__name__)

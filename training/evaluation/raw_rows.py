@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from training.data.classes import Classes, align_scores
-from training.data.dataset_reader import DatasetReader
-from training.data.engines.engine import BATCH_ROWS
-from training.data.joins import LABEL
+from training.data.dataset.reader import DatasetReader
+from training.data.features.classes import Classes, align_scores
+from training.data.join.contract import LABEL
+from training.data.join.engines.interface import BATCH_ROWS
 from training.models.predictor import Predictor
 
 Floats = NDArray[np.float64]
@@ -75,7 +75,7 @@ class RawRows:
         """Return a model's scores of these rows in the order of a dataset's classes, [n] or [n, classes]; of the rows one batch is read.
 
         Args:
-            classes: of the dataset (`training.data.classes.align_scores`).
+            classes: of the dataset (`training.data.features.classes.align_scores`).
             scored: called after each batch with its number of rows.
 
         Raises:

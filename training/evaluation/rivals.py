@@ -18,13 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.contracts import JsonObject
-from training.data.dataset_reader import DatasetReader
-from training.data.engines.engine import BATCH_ROWS
-from training.data.split_hash import row_hashes
-from training.data.split_kinds import is_same_division, is_same_rule
+from training.data.dataset.reader import DatasetReader
+from training.data.join.engines.interface import BATCH_ROWS
+from training.data.split.hashing import row_hashes
+from training.data.split.kinds import is_same_division, is_same_rule
 from training.errors import StoreError
 from training.evaluation.raw_rows import Hashes, Ints, found_in
-from training.evaluation_record import Rival
+from training.evaluation.record import Rival
 from training.models.predictor import Predictor, load_predictor
 from training.store import Manifest, Store
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from training.evaluation.metrics.calibration import calibration_error
 from training.evaluation.metrics.metric import Metric, ScoredRows
-from training.evaluation_record import FairnessGaps, Slice, Treated
+from training.evaluation.record import FairnessGaps, Slice, Treated
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]

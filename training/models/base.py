@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     # Scoring alone loads models too: it opens no MLflow (see `canary` in the stage table), and scoring trees imports no torch.
     # Tests follow the imports.
     from training.contracts import Scalar
-    from training.data.dataset import DatasetMeta
-    from training.data.shard_format import FeatureEntry
-    from training.data.transforms import Matrix
+    from training.data.dataset.manifest import DatasetMeta
+    from training.data.dataset.shard_format import FeatureEntry
+    from training.data.features.transforms import Matrix
     from training.engine.checkpoint.checkpoints import Checkpoints
-    from training.engine.parallel.alone import Alone
     from training.engine.parallel.gang import Gang
-    from training.engine.tracking import Tracker
+    from training.engine.parallel.single_process import Alone
+    from training.engine.tracking.tracker import Tracker
     from training.runtime.context import StageContext, StopFlag
     from training.spec import PipelineSpec
     from training.spec.layout import Layout
@@ -143,7 +143,7 @@ def load_family(name: str) -> Family:
         SpecError: `model.unknown`; `model.not_a_family`, the name is of something else.
     """
     from training.process import liveness
-    from training.spec.families import place_of
+    from training.spec.descriptors.families import place_of
     from training.spec.registry import imported
 
     place = place_of(name)

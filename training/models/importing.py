@@ -25,13 +25,13 @@ from numpy.typing import NDArray
 
 from training.code.loaded import LoadedCode
 from training.contracts import canonical_json
-from training.data.transforms import LayoutEntry, Matrix
+from training.data.features.transforms import LayoutEntry, Matrix
 from training.errors import DataError, NightshiftError, OutOfMemoryError, Problem, SpecError, UnavailableError
 from training.format import figure
 from training.installation import PYTHON_PATH
 from training.models.base import Artifact, FitResult, Scorer, load_family
+from training.process.child import bind_to_parent
 from training.runtime.machine_limits import machine_limit
-from training.runtime.processes import bind_to_parent
 from training.runtime.stage_memory import STAGE_MEMORY, stage_memory_bytes
 from training.spec import PipelineSpec
 from training.spec.models import freeze

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from training.command_line import describe
 from training.contracts import ExitCode
 from training.errors import Problem, SpecError, shown
-from training.spec.loader import load_spec
+from training.spec.reader.loader import load_spec
 from training.spec.sections.train import Parallel
 from training.spec.types import parse_size
 

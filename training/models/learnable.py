@@ -8,8 +8,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from training.data.shard_format import SHARDED_SPLITS
-from training.data.slices import slices_of
+from training.data.dataset.scratch_arrays import slices_of
+from training.data.dataset.shard_format import SHARDED_SPLITS
 from training.errors import DataError, shown
 from training.models.shard_rows import check_counts
 from training.spec import PipelineSpec

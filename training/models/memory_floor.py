@@ -10,7 +10,7 @@ from typing import Final
 
 from training.runtime.stage_memory import DEFAULT_SHARE, STAGE_MEMORY, stage_memory_bytes
 from training.spec import PipelineSpec
-from training.spec.families import FAMILIES
+from training.spec.descriptors.families import FAMILIES
 
 MIB: Final = 2**20
 

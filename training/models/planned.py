@@ -10,10 +10,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from training.data.datetimes import PERIODS
-from training.data.fits import DEFAULT_BUCKETS, DEFAULT_HASH_BUCKETS, DEFAULT_MAX_CATEGORIES
-from training.data.shard_format import FeatureEntry
-from training.data.text_grams import DEFAULT_TEXT_BUCKETS, text_cells
+from training.data.dataset.shard_format import FeatureEntry
+from training.data.features.datetime_parts import PERIODS
+from training.data.features.fitting import DEFAULT_BUCKETS, DEFAULT_HASH_BUCKETS, DEFAULT_MAX_CATEGORIES
+from training.data.features.text_ngrams import DEFAULT_TEXT_BUCKETS, text_cells
 from training.engine.parallel.gang import Gang
 from training.engine.planning.costs import StepWork
 from training.engine.planning.devices import KINDS, Device, Devices

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from training.data.transforms import FittedTransforms
+from training.data.features.transforms import FittedTransforms
 from training.errors import DataError
 from training.models.base import Family, Scorer
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from training.data.classes import Classes, check_class_numbers
-from training.data.mapped_shards import MappedShards
-from training.data.row_weights import ClassWeights
-from training.data.shard_format import SHARDED_SPLITS
+from training.data.dataset.mapped_shards import MappedShards
+from training.data.dataset.row_weights import ClassWeights
+from training.data.dataset.shard_format import SHARDED_SPLITS
+from training.data.features.classes import Classes, check_class_numbers
 from training.errors import DataError
 
 if TYPE_CHECKING:

@@ -14,20 +14,20 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file, save
 from torch import nn
 
-from training.data.loader import Batch, Loader, ShardSet
-from training.data.shard_format import FeatureEntry
+from training.data.dataset.loader import Batch, Loader, ShardSet
+from training.data.dataset.shard_format import FeatureEntry
 from training.errors import Problem, SpecError
 from training.models.base import Artifact, Family, FitContext, FitResult, Scorer
 
 if TYPE_CHECKING:
     from training.contracts import JsonObject
-    from training.data.dataset import DatasetMeta
-    from training.data.transforms import Matrix
+    from training.data.dataset.manifest import DatasetMeta
+    from training.data.features.transforms import Matrix
     from training.engine.optim import Schedule
     from training.engine.optimizers import OptimizerSettings
-    from training.engine.parallel.alone import Alone
     from training.engine.parallel.compression import Compression
     from training.engine.parallel.gang import Gang
+    from training.engine.parallel.single_process import Alone
     from training.engine.parallel.strategy import Strategy
     from training.engine.parallel.tensor_plan import TensorPlan
     from training.spec import PipelineSpec
@@ -187,8 +187,8 @@ class TorchFamily(Family):
         if spec.train.parallel != AUTO or gang.world_size == 1:
             return spec.train.layout_for(gang.world_size)
         # Imported here: a plan needs fake tensors.
-        from training.data.mapped_shards import MappedShards
-        from training.engine.parallel.alone import Alone
+        from training.data.dataset.mapped_shards import MappedShards
+        from training.engine.parallel.single_process import Alone
         from training.models.planned import chosen_layout
         from training.process import liveness
 

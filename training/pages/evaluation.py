@@ -11,13 +11,13 @@ from markupsafe import Markup
 
 from training.contracts import Scalar
 from training.evaluation.metrics.per_class import ByClass
-from training.evaluation_record import EvaluationRecord, Leakage, Overlap, PredictionDrift
+from training.evaluation.record import EvaluationRecord, Leakage, Overlap, PredictionDrift
 from training.format import breakable, brief, moment, number, percent, signed
 from training.pages import evaluation_view as view
 from training.pages.plots import history_plot
 from training.pages.templates import FOLDER, template_environment
-from training.registry.gate import Reason
-from training.registry.gates import CanaryVerdict, Decision
+from training.registry.gates.case import Reason
+from training.registry.gates.judging import CanaryVerdict, Decision
 from training.spec.sections.evaluation import Evaluate
 
 

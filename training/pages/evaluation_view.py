@@ -7,7 +7,7 @@ from typing import Final, NamedTuple, TypedDict
 from urllib.parse import quote
 
 from training.contracts import Scalar
-from training.evaluation_record import (
+from training.evaluation.record import (
     Baselines,
     Comparison,
     EvaluationRecord,
@@ -16,9 +16,9 @@ from training.evaluation_record import (
     Slice,
 )
 from training.format import brief, finite, number, percent, signed
-from training.registry.gate import Reason
-from training.registry.gates import CanaryVerdict, Decision
-from training.spec.metrics import is_lower_better
+from training.registry.gates.case import Reason
+from training.registry.gates.judging import CanaryVerdict, Decision
+from training.spec.descriptors.metrics import is_lower_better
 from training.spec.sections.evaluation import Evaluate
 
 Row = dict[str, object]

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from training.data.label_delay import MAX_DAYS_SHOWN
-from training.data.validation.results import Findings
-from training.data.validation.snapshot_drift import Bar, ColumnDrift, Comparison
+from training.data.snapshot.label_delay import MAX_DAYS_SHOWN
 from training.format import brief, finite, local_moment
 from training.pages.templates import template_environment
+from training.validation.drift.between_snapshots import Bar, ColumnDrift, Comparison
+from training.validation.results import Findings
 
 STATUS_ORDER: Final = {"failed": 0, "warned": 1, "passed": 2}
 INSTANT: Final = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)?\+00")

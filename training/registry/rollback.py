@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from training.errors import DeniedError, UnavailableError
-from training.registry.decisions import roll_back
-from training.registry.findings import Findings
-from training.registry.ledger import Ledger
+from training.registry.ledger.decisions import roll_back
+from training.registry.ledger.findings import Findings
+from training.registry.ledger.ledger import Ledger
 from training.runtime.lazy_imports import MLFLOW_DEFERRED, lean_imports
 from training.store import Store
 
@@ -25,8 +25,8 @@ def roll_back_and_mirror(ledger: Ledger, store: Store, model: str, *, to: str, e
     kept = roll_back(ledger, model, by=by, reason=reason, to=to, expected_revision=expected_revision)
     with lean_imports(deferred=MLFLOW_DEFERRED):
         # MLflow: a second that the ledger need not wait for.
-        from training.registry.mlflow_mirror import mirror
-        from training.registry.repair import check_answers
+        from training.registry.mlflow.mirror import mirror
+        from training.registry.mlflow.repair import check_answers
 
     try:
         # Its client would try for four minutes.

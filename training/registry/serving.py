@@ -11,8 +11,8 @@ from urllib.parse import unquote, urlsplit
 
 from training.errors import DataError
 from training.models.predictor import NamedPredictor, Predictor
-from training.registry.model_files import CLIENT_FILE, check_files, check_kinds
-from training.registry.scoring import load_checked
+from training.registry.model.files import CLIENT_FILE, check_files, check_kinds
+from training.registry.model.scoring import load_checked
 
 if TYPE_CHECKING:
     from mlflow.pyfunc import PyFuncModel
@@ -39,7 +39,7 @@ def load_verified(uri: str, *, digest: str) -> PyFuncModel:
     """
     import mlflow
 
-    from training.registry.mlflow_versions import registry_faults
+    from training.registry.mlflow.versions import registry_faults
 
     # The model may read its files as long as this process uses it.
     scratch = Path(tempfile.mkdtemp(prefix="nightshift-model-"))

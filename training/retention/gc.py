@@ -21,7 +21,7 @@ from training.command_line import describe
 from training.database import connect
 from training.database.run_metrics import delete_expired
 from training.errors import DeniedError, shown
-from training.registry.retention import LedgerRoots
+from training.registry.ledger.retention import LedgerRoots
 from training.retention.settings import load_retention
 from training.store import Store, installed_store
 from training.store.addresses import StoreUri

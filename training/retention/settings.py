@@ -12,9 +12,9 @@ from pydantic import AfterValidator, Field, ValidationError
 
 from training.errors import Problem, SpecError
 from training.installation import Variable
-from training.spec.problems import in_order, problems_of
+from training.spec.reader.problems import in_order, problems_of
+from training.spec.reader.yaml import read_document
 from training.spec.types import PositiveDuration, Section, refusal
-from training.spec.yaml_reader import read_document
 from training.store.marking import Rules
 
 RETENTION: Final = Variable(

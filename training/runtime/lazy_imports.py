@@ -40,7 +40,7 @@ def may_omit() -> bool:
     if not is_own:
         return False
     # Imported here: a registered model carries this file, and neither spec nor pydantic.
-    from training.spec.families import own_packages
+    from training.spec.descriptors.families import own_packages
 
     return not own_packages()
 

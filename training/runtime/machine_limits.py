@@ -7,7 +7,7 @@ import os
 from typing import Final
 
 from training.errors import NightshiftError, OutOfMemoryError, UnavailableError
-from training.masking import masked
+from training.sanitizing import masked
 
 MAX_MESSAGE_CHARS: Final = 4000
 _NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)

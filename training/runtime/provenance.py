@@ -13,7 +13,7 @@ from pathlib import Path
 
 from training.installation import CHECKOUT as CHECKOUT
 from training.installation import Variable
-from training.spec.families import own_packages
+from training.spec.descriptors.families import own_packages
 
 CODE_VERSION = Variable(
     name="NIGHTSHIFT_CODE_VERSION",

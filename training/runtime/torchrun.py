@@ -40,8 +40,8 @@ from typing import TYPE_CHECKING, Any, Final
 from training.contracts import ExitCode
 from training.errors import NightshiftError, SpecError
 from training.installation import GPUS, RANK
+from training.process.child import ForkedProcess, bind_to_parent, name_this_process, other_threads
 from training.process.liveness import RANK_ERROR_FILE, STACKS_SIGNAL, START_LIMIT, Phase, limited, note_of
-from training.runtime.processes import ForkedProcess, bind_to_parent, name_this_process, other_threads
 
 if TYPE_CHECKING:
     from argparse import Namespace

@@ -18,14 +18,14 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from training.errors import DataError, NightshiftError, UnavailableError, shown
-from training.masking import masked
 from training.runtime.machine_limits import machine_limit
+from training.sanitizing import masked
 from training.sources.limits import check_size, decoded_bytes
 from training.sources.row_filters import selected
 from training.sources.source import ArrowStream, PartContent, SourceWindow
 from training.sources.table_contract import TableContract
 from training.sources.tables import ARROW_TYPES, check_named, declared_columns, require, schema_of, type_name
-from training.spec.partitions import bounds_of
+from training.spec.schedule.partitions import bounds_of
 from training.sql.expressions import columns_of, hardened, quoted
 
 ROW_GROUP_ROWS: Final = 128 * 1024

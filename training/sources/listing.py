@@ -20,8 +20,8 @@ from training.sources.registry import source_of
 from training.sources.source import ListedPart, SourcePart, SourceWindow
 from training.sources.table_contract import TableContract, contracts_of
 from training.spec import PipelineSpec
-from training.spec.partitions import folder_of, grain_of, partitions_between
-from training.spec.schedule import main_partitions, partitions, window, with_history
+from training.spec.schedule.instants import main_partitions, partitions, window, with_history
+from training.spec.schedule.partitions import folder_of, grain_of, partitions_between
 from training.store import Store
 from training.store.addresses import StoreUri
 from training.store.bucket import Bucket, as_uri
@@ -120,7 +120,7 @@ def list_partitions(uri: str, partition: str, names: Iterable[str]) -> dict[str,
 
     Args:
         uri: the table's folder.
-        partition: a partition's path below it, with placeholders for its time (`training.spec.partitions`).
+        partition: a partition's path below it, with placeholders for its time (`training.spec.schedule.partitions`).
         names: of the partitions: 2026-01-31.
     """
     return {name: list_source(partition_uri(uri, partition, name), uri) for name in names}

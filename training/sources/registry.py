@@ -1,4 +1,4 @@
-"""The source of a table, by its kind; `training.spec.source_kinds` says which there are. Light: a source is imported where it is used."""
+"""The source of a table, by its kind; `spec.descriptors.sources` says which there are. Light: a source is imported where it is used."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from training.errors import DataError, NightshiftError, Problem, SpecError, UnavailableError, shown
-from training.masking import masked
+from training.sanitizing import masked
 from training.sources.source import PartContent, Source, SourcePart, SourceWindow
 from training.sources.table_contract import TableContract
+from training.spec.descriptors.sources import SOURCES
 from training.spec.registry import imported
-from training.spec.source_kinds import SOURCES
 
 SourceClass = Callable[[TableContract], Source]
 

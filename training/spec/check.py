@@ -17,10 +17,10 @@ from pathlib import Path
 from training.code.carried import own_class_problems
 from training.contracts import ExitCode
 from training.errors import Problem, SpecError
-from training.spec.loader import CheckedSpec, check_file
-from training.spec.problems import problem_at
+from training.spec.reader.loader import CheckedSpec, check_file
+from training.spec.reader.problems import problem_at
+from training.spec.reader.yaml import read_document
 from training.spec.sql_check import sql_problems
-from training.spec.yaml_reader import read_document
 
 logger = logging.getLogger("training.spec.check")
 

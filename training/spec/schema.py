@@ -18,9 +18,9 @@ from typing import Final
 
 from training.contracts import JsonObject, JsonValue
 from training.installation import PIPELINES
-from training.spec.families import FAMILIES, trained_families
+from training.spec.descriptors.families import FAMILIES, trained_families
+from training.spec.descriptors.sources import SOURCES, SourceDescriptor
 from training.spec.models import PipelineSpec
-from training.spec.source_kinds import SOURCES, SourceDescriptor
 from training.spec.types import Section
 
 logger = logging.getLogger("training.spec.schema")

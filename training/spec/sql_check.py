@@ -13,8 +13,8 @@ import duckdb
 
 from training.errors import DataError, Problem, shown
 from training.spec.models import PipelineSpec
-from training.spec.problems import problem_at
-from training.spec.yaml_reader import Document, Path
+from training.spec.reader.problems import problem_at
+from training.spec.reader.yaml import Document, Path
 from training.sql.expressions import columns_of, hardened, quoted
 
 _SQL_TYPES: Final[Mapping[str, str]] = {

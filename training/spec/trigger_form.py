@@ -12,10 +12,10 @@ from typing import Final
 from pydantic import BaseModel
 
 from training.contracts import JsonObject, JsonValue, json_object
-from training.spec.families import FAMILIES
+from training.spec.descriptors.families import FAMILIES
 from training.spec.models import PipelineSpec
-from training.spec.overrides import SNAPSHOT_PATTERN, EvaluateOverrides, PlacementOverrides, TrainOverrides
-from training.spec.schedule import AS_OF_PATTERN
+from training.spec.reader.overrides import SNAPSHOT_PATTERN, EvaluateOverrides, PlacementOverrides, TrainOverrides
+from training.spec.schedule.instants import AS_OF_PATTERN
 from training.spec.sections.evaluation import Evaluate
 from training.spec.sections.train import Train
 

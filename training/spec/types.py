@@ -21,7 +21,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from training.errors import shown
-from training.escapes import CONTROLS
+from training.sanitizing import CONTROLS
 
 NAME_RULE: Final = "[a-z0-9][a-z0-9._-]{0,62}"
 DIGEST_RULE: Final = "[0-9a-f]{64}"

@@ -15,12 +15,11 @@ from typing import Final
 from urllib.parse import unquote
 
 from training.errors import Problem, SpecError, shown
-from training.installation import Variable
-from training.place_names import OTHER_PREFIXES, PLACEHOLDER_RULE, is_bucket, is_place_name
+from training.installation import OTHER_PREFIXES, PLACEHOLDER_RULE, Variable, is_bucket, is_place_name
 from training.spec.models import Alerts, PipelineSpec
+from training.spec.reader.yaml import Path, dotted
 from training.spec.rules.findings import Finding
 from training.spec.sections.data import Data
-from training.spec.yaml_reader import Path, dotted
 
 PLACES: Final = Variable(
     name="…_URI",

@@ -13,21 +13,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.contracts import Scalar, json_number
-from training.data.classes import Classes
-from training.data.dataset import meta_of
-from training.data.dataset_reader import DatasetReader
-from training.data.joins import LABEL
+from training.data.dataset.manifest import meta_of
+from training.data.dataset.reader import DatasetReader
+from training.data.features.classes import Classes
+from training.data.join.contract import LABEL
 from training.errors import DeniedError
 from training.evaluation.measures import Measures
 from training.evaluation.metrics.per_class import by_class
 from training.evaluation.raw_rows import RawRows
+from training.evaluation.record import FILE, FORMAT_VERSION, META_KEYS, Candidate, EvaluationRecord, Rival
 from training.evaluation.rivals import load_rival, rivals_in
 from training.evaluation.rows import LabelledRows
-from training.evaluation_record import FILE, FORMAT_VERSION, META_KEYS, Candidate, EvaluationRecord, Rival
 from training.format import local_moment
 from training.pages.evaluation import EvaluationPage, render_report
 from training.pages.plots import task_plots
-from training.registry.gates import CanaryVerdict, judge_canary
+from training.registry.gates.judging import CanaryVerdict, judge_canary
 from training.runtime.runner import Outcome, StageContext, main
 from training.store import Manifest, set_run_ref
 

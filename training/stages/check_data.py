@@ -28,16 +28,16 @@ from training.installation import DATABASE
 from training.process.scratch import scratch_folder
 from training.runtime.machine_limits import machine_limit
 from training.spec import check as spec_check
-from training.spec.schedule import check_not_future, settle_as_of
+from training.spec.schedule.instants import check_not_future, settle_as_of
 from training.spec.types import parse_size
 from training.spec.uris import resolve_uris
 
 if TYPE_CHECKING:
-    from training.data.validation.results import Findings
     from training.runtime.context import StageContext
     from training.sources.source import ListedPart
     from training.spec import PipelineSpec
     from training.store import Store
+    from training.validation.results import Findings
 
 SIZE: Final = "256MiB"
 MIB: Final = 2**20

@@ -16,23 +16,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.contracts import Scalar, json_number
-from training.data.classes import Classes
-from training.data.dataset import meta_of
-from training.data.dataset_reader import DatasetReader
-from training.data.joins import LABEL
-from training.data.label_delay import META_KEY
-from training.data.scratch_arrays import ScratchArrays
-from training.data.split_kinds import division_words
-from training.data.splits import SPLITS
-from training.engine.mlflow_delivery import tracked_run
+from training.data.dataset.manifest import meta_of
+from training.data.dataset.reader import DatasetReader
+from training.data.dataset.scratch_arrays import ScratchArrays
+from training.data.features.classes import Classes
+from training.data.join.contract import LABEL
+from training.data.snapshot.label_delay import META_KEY
+from training.data.split.by_time import SPLITS
+from training.data.split.kinds import division_words
+from training.engine.tracking.mlflow_delivery import tracked_run
 from training.evaluation import checks, latency
 from training.evaluation.baselines import Splits, log_record, naive_record, named_entries
 from training.evaluation.measures import Measures
 from training.evaluation.metrics.per_class import by_class
 from training.evaluation.raw_rows import RawRows
-from training.evaluation.rivals import Compared, compared, load_rival, rivals_in
-from training.evaluation.rows import LabelledRows
-from training.evaluation_record import (
+from training.evaluation.record import (
     FILE,
     FORMAT_VERSION,
     META_KEYS,
@@ -44,13 +42,15 @@ from training.evaluation_record import (
     Rival,
     UnknownLabelCounts,
 )
+from training.evaluation.rivals import Compared, compared, load_rival, rivals_in
+from training.evaluation.rows import LabelledRows
 from training.format import local_moment, moment, number
 from training.installation import TRACKING
 from training.models.predictor import Predictor, load_predictor
 from training.pages.evaluation import EvaluationPage, render_report
 from training.pages.evaluation_view import mlflow_facts
 from training.pages.plots import task_plots
-from training.registry.gates import decide
+from training.registry.gates.judging import decide
 from training.runtime.lazy_imports import MLFLOW_DEFERRED, MLFLOW_MODELS_OPTIONAL, lean_imports
 from training.runtime.runner import Outcome, StageContext, main
 from training.spec.registration import registered_words
@@ -59,7 +59,7 @@ from training.store import Manifest, set_run_ref
 if TYPE_CHECKING:
     import pandas as pd
 
-    from training.registry.registered import Registration
+    from training.registry.ledger.registered import Registration
 
 logger = logging.getLogger(__name__)
 
@@ -210,8 +210,8 @@ def _calls(context: StageContext, rows: pd.DataFrame, dataset: Manifest) -> dict
 def _register(context: StageContext, model: Manifest, predictor: Predictor, rows: pd.DataFrame, run_id: str | None) -> Registration:
     # Its threads: the process that measures the latency is forked before.
     with lean_imports(deferred=MLFLOW_DEFERRED, absent=MLFLOW_MODELS_OPTIONAL):
-        from training.registry.mlflow_schema import ModelSchema, output_columns
-        from training.registry.mlflow_versions import register_candidate
+        from training.registry.mlflow.schema import ModelSchema, output_columns
+        from training.registry.mlflow.versions import register_candidate
 
     inputs = {name: str(rows[name].dtype) for name in predictor.inputs}
     request, spec = context.request, context.spec
@@ -307,7 +307,7 @@ def _origin(model: Manifest) -> dict[str, Any]:
 
 
 def _store(context: StageContext, record: EvaluationRecord, baselines: Baselines, page: bytes, run_id: str | None) -> Outcome:
-    from training.registry.mlflow_runs import Evaluated, log_evaluation
+    from training.registry.mlflow.runs import Evaluated, log_evaluation
 
     store, request, spec = context.store, context.request, context.spec
     finite = {name: value for name, value in record.metrics.items() if math.isfinite(value)}

@@ -16,19 +16,19 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from training.data.classes import Classes
-from training.data.dataset import meta_of
-from training.data.dataset_reader import DatasetReader
-from training.data.joins import LABEL
-from training.data.shard_format import FeatureEntry
-from training.data.transforms import FittedTransforms
-from training.data.transforms_file import malformed
+from training.data.dataset.manifest import meta_of
+from training.data.dataset.reader import DatasetReader
+from training.data.dataset.shard_format import FeatureEntry
+from training.data.features.classes import Classes
+from training.data.features.transforms import FittedTransforms
+from training.data.features.transforms_file import malformed
+from training.data.join.contract import LABEL
 from training.errors import DataError, NightshiftError, shown
 from training.models.base import Artifact, FitResult
 from training.models.importing import load_apart, unscored
 from training.runtime.runner import StageContext
 from training.spec.rules.leakage import Lateness
-from training.spec.schedule import parse_as_of
+from training.spec.schedule.instants import parse_as_of
 from training.store import Manifest
 
 TRANSFORMS_NAME: Final = "transforms.json"

@@ -9,17 +9,17 @@ import logging
 from datetime import datetime
 
 from training.contracts import JsonObject
-from training.data.dataset_versions import register_snapshot
-from training.data.derived import check_baseline
-from training.data.label_delay import META_KEY, SplitRule, split_lines
-from training.data.snapshot_meta import rows_per_table
-from training.data.snapshots import KIND, SnapshotPlan, take_snapshot
+from training.data.join.derived import check_baseline
+from training.data.snapshot.builder import KIND, SnapshotPlan, take_snapshot
+from training.data.snapshot.index import register_snapshot
+from training.data.snapshot.label_delay import META_KEY, SplitRule, split_lines
+from training.data.snapshot.meta import rows_per_table
 from training.database import connect
 from training.runtime.runner import Outcome, StageContext, main
 from training.sources.listing import lookback_of
 from training.sources.table_contract import contracts_of
 from training.spec import PipelineSpec
-from training.spec.schedule import window
+from training.spec.schedule.instants import window
 from training.store import Manifest, set_run_ref
 
 logger = logging.getLogger(__name__)

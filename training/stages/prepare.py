@@ -16,34 +16,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.contracts import Scalar
-from training.data.classes import Classes, check_class_numbers, number_classes
-from training.data.dataset import DatasetMeta, DescribedFrame, describe_frame
-from training.data.derived import DerivedColumn, check_baseline
-from training.data.encoders import EncoderSettings
-from training.data.engines.duckdb import DuckDBEngine
-from training.data.engines.engine import Engine, Frame
-from training.data.exact_sums import exact_mean
-from training.data.frame_writer import FrameWriter
-from training.data.frames import pandas_rows
-from training.data.groups import column_numbers, kept_numbers
-from training.data.joins import LABEL, JoinedTable, MainTable
-from training.data.label_delay import META_KEY, SplitRule, split_bounds, split_lines
-from training.data.row_weights import weight_column
-from training.data.scratch_arrays import ScratchArrays
-from training.data.shard_format import SHARDED_SPLITS
-from training.data.shards import ShardWriter, describe_layout
-from training.data.small_files import merged
-from training.data.split_kinds import divide, split_meta
-from training.data.splits import SPLITS, SplitBounds, check_labels, is_before, split_rows
-from training.data.target_encoding import TargetRows, frame_fold_numbers
-from training.data.transforms import FeaturePlan, FittedTransforms, Matrix
-from training.data.window_plan import window_columns
+from training.data.dataset.frame_writer import FrameWriter
+from training.data.dataset.frames import pandas_rows
+from training.data.dataset.groups import column_numbers, kept_numbers
+from training.data.dataset.manifest import DatasetMeta, DescribedFrame, describe_frame
+from training.data.dataset.row_weights import weight_column
+from training.data.dataset.scratch_arrays import ScratchArrays
+from training.data.dataset.shard_format import SHARDED_SPLITS
+from training.data.dataset.shard_writer import ShardWriter, describe_layout
+from training.data.exact.sums import exact_mean
+from training.data.features.classes import Classes, check_class_numbers, number_classes
+from training.data.features.encoders import EncoderSettings
+from training.data.features.target_encoding import TargetRows, frame_fold_numbers
+from training.data.features.transforms import FeaturePlan, FittedTransforms, Matrix
+from training.data.join.contract import LABEL, JoinedTable, MainTable
+from training.data.join.derived import DerivedColumn, check_baseline
+from training.data.join.engines.duckdb import DuckDBEngine
+from training.data.join.engines.interface import Engine, Frame
+from training.data.join.window_plan import window_columns
+from training.data.snapshot.label_delay import META_KEY, SplitRule, split_bounds, split_lines
+from training.data.snapshot.parquet_parts import merged
+from training.data.split.by_time import SPLITS, SplitBounds, check_labels, is_before, split_rows
+from training.data.split.kinds import divide, split_meta
 from training.errors import DataError, shown
 from training.models.learnable import check_learnable
 from training.runtime.runner import Outcome, StageContext, main
 from training.sources.tables import ARROW_TYPES
 from training.spec import PipelineSpec
-from training.spec.families import FAMILIES
+from training.spec.descriptors.families import FAMILIES
 from training.spec.types import duration_text
 from training.store import Manifest, set_run_ref
 
@@ -59,7 +59,7 @@ def work(context: StageContext) -> Outcome:
     """Make the dataset of `request.inputs["snapshot"]`.
 
     Raises:
-        DataError: the data cannot be joined, divided or learned from; see `training.data.joins`, `splits` and `transforms`.
+        DataError: the data cannot be joined, divided or learned from; see `training.data.join.contract`, `splits` and `transforms`.
     """
     snapshot = context.store.manifests.get(context.request.inputs["snapshot"], kind="snapshot")
     # Here too: an ingest that is reused has checked another expression.

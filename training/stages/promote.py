@@ -17,32 +17,32 @@ from datetime import UTC, datetime
 from typing import Final
 
 from training.contracts import JsonObject, JsonValue, canonical_json, sha256_hex
-from training.data.transforms_file import serving_inputs
-from training.engine.mlflow_delivery import deliver_all, tracked_run
+from training.data.features.transforms_file import serving_inputs
+from training.engine.tracking.mlflow_delivery import deliver_all, tracked_run
 from training.errors import DeniedError, UnavailableError
-from training.evaluation_record import FILE, EvaluationRecord
-from training.registry import retraining
-from training.registry.decisions import approved_findings, record_candidate, settle_canary, settlement
-from training.registry.gates import CanaryVerdict, decide, judge_canary
-from training.registry.headline import headline
-from training.registry.ledger import AliasHolder, Entry, Ledger, ModelAliases
-from training.registry.registered import Registration
-from training.registry.semver import Recipe, semantic_version
-from training.registry.verdicts import ReasonJson, verdict
+from training.evaluation.record import FILE, EvaluationRecord
+from training.registry.gates.judging import CanaryVerdict, decide, judge_canary
+from training.registry.ledger import retraining
+from training.registry.ledger.decisions import approved_findings, record_candidate, settle_canary, settlement
+from training.registry.ledger.gate_outcomes import ReasonJson, verdict
+from training.registry.ledger.headline import headline
+from training.registry.ledger.ledger import AliasHolder, Entry, Ledger, ModelAliases
+from training.registry.ledger.registered import Registration
+from training.registry.ledger.semver import Recipe, semantic_version
 from training.runtime.lazy_imports import MLFLOW_DEFERRED, MLFLOW_OPTIONAL, lean_imports
 from training.runtime.provenance import SAME_MODULES
 from training.runtime.runner import Outcome, StageContext, main
 from training.spec import spec_part
-from training.spec.families import FAMILIES
+from training.spec.descriptors.families import FAMILIES
 from training.spec.fingerprints import import_part
 from training.spec.registration import registered_words
 from training.store import Manifest
 
 with lean_imports(deferred=MLFLOW_DEFERRED, absent=MLFLOW_OPTIONAL):
-    from training.registry.mlflow_mirror import mirror
-    from training.registry.mlflow_runs import note_decision
-    from training.registry.repair import repair_models
-    from training.registry.restoring import Origin, registration_now
+    from training.registry.mlflow.mirror import mirror
+    from training.registry.mlflow.repair import repair_models
+    from training.registry.mlflow.restoring import Origin, registration_now
+    from training.registry.mlflow.runs import note_decision
 
 logger = logging.getLogger(__name__)
 

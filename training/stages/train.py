@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 
 from training.code.carried import check_own_class
 from training.contracts import JsonObject, JsonValue, canonical_json, sha256_hex
-from training.data.classes import Classes
-from training.data.dataset import meta_of, sample_order_digest
+from training.data.dataset.manifest import meta_of, sample_order_digest
+from training.data.features.classes import Classes
 from training.engine.checkpoint.checkpoints import Checkpoints
 from training.engine.checkpoint.format import Identity
 from training.engine.checkpoint.writer import Interval
 from training.engine.devices import check_expected, device_words
-from training.engine.parallel.alone import Alone
-from training.engine.staging import fetch_for_node
-from training.engine.tracking import Tracker
+from training.engine.node_files import fetch_for_node
+from training.engine.parallel.single_process import Alone
+from training.engine.tracking.tracker import Tracker
 from training.models.base import FitContext, FitResult, load_family
 from training.models.predictor import FORMAT_VERSION
 from training.process import liveness
@@ -31,7 +31,7 @@ from training.runtime.lazy_imports import lean_imports
 from training.runtime.provenance import environment
 from training.runtime.runner import Outcome, StageContext, main
 from training.spec import PipelineSpec
-from training.spec.families import FAMILIES
+from training.spec.descriptors.families import FAMILIES
 from training.spec.layout import Layout
 from training.spec.registration import registered_words
 from training.spec.rules.tuning import with_settings

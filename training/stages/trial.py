@@ -16,7 +16,7 @@ from typing import Any
 
 from training.code.carried import check_own_class
 from training.contracts import canonical_json
-from training.engine.tracking import Parent, Tracker
+from training.engine.tracking.tracker import Parent, Tracker
 from training.errors import DivergedError, NightshiftError
 from training.format import local_moment
 from training.models.base import FitResult

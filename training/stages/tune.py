@@ -9,7 +9,7 @@ import logging
 from dataclasses import asdict
 
 from training.contracts import Scalar, canonical_json
-from training.engine.tracking import finish_parent
+from training.engine.tracking.tracker import finish_parent
 from training.errors import DataError
 from training.format import figure, local_moment
 from training.pages.study import render_study

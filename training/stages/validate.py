@@ -12,14 +12,8 @@ from typing import cast
 from zoneinfo import ZoneInfo
 
 from training.contracts import JsonObject, canonical_json
-from training.data.label_delay import META_KEY
-from training.data.snapshot_meta import SnapshotMeta, snapshot_meta
-from training.data.validation.column_profiles import tables_of, to_json
-from training.data.validation.damaged_parts import naming_damage
-from training.data.validation.drift_checks import Earlier, in_words
-from training.data.validation.results import CheckResult, Findings
-from training.data.validation.snapshot_checks import DEFAULT_MEMORY, Rules, validate_snapshot
-from training.data.validation.snapshot_view import open_snapshot
+from training.data.snapshot.label_delay import META_KEY
+from training.data.snapshot.meta import SnapshotMeta, snapshot_meta
 from training.errors import DataError
 from training.pages.validation import render_report
 from training.runtime.runner import Outcome, StageContext, main
@@ -27,6 +21,12 @@ from training.sources.listing import profile_ref_name, snapshot_ref_name
 from training.sources.table_contract import contracts_of
 from training.store import Manifest, point_at
 from training.store.addresses import StoreUri
+from training.validation.all_checks import DEFAULT_MEMORY, Rules, validate_snapshot
+from training.validation.checks.damaged_files import naming_damage
+from training.validation.columns.profiles import tables_of, to_json
+from training.validation.drift.limits import Earlier, in_words
+from training.validation.results import CheckResult, Findings
+from training.validation.snapshot_view import open_snapshot
 
 logger = logging.getLogger(__name__)
 

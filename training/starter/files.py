@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 
 from training.errors import DataError, shown
 from training.sources.compression import CODECS
-from training.spec.partitions import FORMS, PARTS, Grain, bounds_of, grain_of, partition_fault
+from training.spec.schedule.partitions import FORMS, PARTS, Grain, bounds_of, grain_of, partition_fault
 
 SUFFIXES: Final = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".parquet": "parquet"}
 FORBIDDEN: Final = re.compile(r"[\\#?@%$\s]")

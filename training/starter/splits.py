@@ -10,7 +10,7 @@ from typing import Final
 from zoneinfo import ZoneInfo
 
 from training.errors import DataError, shown
-from training.spec.partitions import Grain
+from training.spec.schedule.partitions import Grain
 from training.spec.types import MAX_DURATION
 from training.starter.choices import Choices
 from training.starter.labels import GuessedLabel

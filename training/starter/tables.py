@@ -22,8 +22,8 @@ from training.sources.csv_reader import read_header
 from training.sources.jsonl_reader import first_keys
 from training.sources.limits import table_limit_bytes
 from training.sources.tables import ARROW_TYPES, schema_of
+from training.spec.reader.yaml import CONTROL
 from training.spec.types import SourceName
-from training.spec.yaml_reader import CONTROL
 from training.sql.expressions import hardened, literal, quoted
 from training.starter.cells import FoundColumn, counts_of, json_column, text_column, typed
 from training.starter.files import TableFiles

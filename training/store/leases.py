@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
 from training.errors import LeaseHeldError, LeaseLostError, StoreError, UnavailableError
-from training.process.awake import AwakeClock
+from training.process.running_time import AwakeClock
 from training.store.addresses import StageAddress
 from training.store.refs import Ref, Revision
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from training.data.dataset import meta_of
-from training.data.loader import ShardSet
-from training.data.transforms import LayoutEntry, Matrix
+from training.data.dataset.loader import ShardSet
+from training.data.dataset.manifest import meta_of
+from training.data.features.transforms import LayoutEntry, Matrix
 from training.evaluation.custom_metrics import load_own_metrics
 from training.evaluation.metrics.metric import CalledMetric, ScoredRows
 from training.evaluation.metrics.registry import metric_of

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import Final, Literal, NotRequired, Self, TypedDict
 
 from training.contracts import JsonObject, fingerprint
-from training.spec.metrics import is_lower_better
+from training.spec.descriptors.metrics import is_lower_better
 from training.spec.rules.tuning import VALIDATION_LOSS
 from training.spec.sections.train import Placement
 from training.spec.sections.tuning import Tune
@@ -80,7 +80,7 @@ class StudyStore:
         self._claims = store.ref(f"{self._prefix}/claims")
         self._plan = store.ref(f"{self._prefix}/plan")
         self.tracking_key = self._prefix
-        """Of the study's own MLflow run (`training.engine.tracking_journal`)."""
+        """Of the study's own MLflow run (`training.engine.tracking.mlflow_journal`)."""
 
     def plan(self, champion: str | None) -> str | None:
         """Settle which model is the study's champion, by its URI; the first one's word stands, and is returned."""

@@ -20,9 +20,8 @@ from typing import Any, Final, Literal
 from airflow.sdk.log import mask_secret, redact  # type: ignore[attr-defined]  # for mypy, `redact` is not exported
 
 from training.contracts import JsonObject
-from training.escapes import for_slack, for_terminal
 from training.installation import Variable
-from training.masking import MASK, masked
+from training.sanitizing import MASK, for_slack, for_terminal, masked
 from training.spec.models import Alerts
 from training.spec.uris import webhook_variable
 
@@ -221,7 +220,7 @@ def redacted(text: str, *secrets: str, environ: Mapping[str, str] = os.environ) 
     """Return `text`, at most 1000 characters, without secrets.
 
     Airflow's redaction removes what Airflow knows in this process: passwords of connections, sensitive variables, what tasks passed to
-    `mask_secret`. It knows neither secrets in the environment nor those of URLs and connections, nor `secrets`: `training.masking` does.
+    `mask_secret`. It knows neither secrets in the environment nor those of URLs and connections, nor `secrets`: `training.sanitizing` does.
     """
     # Airflow replaces secrets in any order, and one may be part of another: it comes last.
     return str(redact(masked(text, *secrets, environ=environ), replacement=MASK))[:MAX_REASON_CHARS]

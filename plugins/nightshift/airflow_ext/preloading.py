@@ -19,7 +19,7 @@ from typing import Final
 
 logger = logging.getLogger(__name__)
 
-MODULES: Final = ("airflow.dag_processing.dagbag", "nightshift.wiring.pipeline", "training.registry.ledger")
+MODULES: Final = ("airflow.dag_processing.dagbag", "nightshift.wiring.pipeline", "training.registry.ledger.ledger")
 PARSING_COMMAND: Final = "dag-processor"
 PACKAGES: Final = ("nightshift", "training")
 """Packages whose code may be edited while services run; libraries change only with an installation."""
@@ -34,7 +34,7 @@ def preload() -> None:
         for module in MODULES:
             importlib.import_module(module)
         from nightshift.airflow_ext.assets import CHAMPION, model_asset
-        from training.spec.families import FAMILIES
+        from training.spec.descriptors.families import FAMILIES
 
         # Airflow's Kubernetes provider, for one: 0.8 s of CPU.
         importlib.import_module("nightshift.wiring.task_classes").import_classes()

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.listeners import hookimpl
 from sqlalchemy import select
 
-from training.escapes import for_markdown
-from training.masking import masked
+from training.sanitizing import for_markdown, masked
 from training.spec.rules.names import APPROVAL_SUFFIX, HELPER_SUFFIXES, HOUSEKEEPING, PIPELINE_TAG, ROLLBACK
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from pendulum import instance
 
 from nightshift.airflow_ext.holds import is_held
 from training.contracts import JsonValue
-from training.spec.schedule import last_slot, next_slot
+from training.spec.schedule.instants import last_slot, next_slot
 
 if TYPE_CHECKING:
     from pendulum import DateTime

@@ -21,7 +21,7 @@ from nightshift.client.login import PASSWORD_KEYS, USERNAME
 from nightshift.queries.questions import ASK
 from nightshift.queries.records import ApprovalAnswer
 from training.errors import DeniedError
-from training.registry.decisions import VERSION_NAMES
+from training.registry.ledger.decisions import VERSION_NAMES
 
 
 def declare(parser: argparse.ArgumentParser) -> None:

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from nightshift.client.client import Client
 from nightshift.client.login import SERVER, USERNAME, client_of
 from training.command_line import describe
-from training.escapes import for_terminal
+from training.sanitizing import for_terminal
 
 if TYPE_CHECKING:
     from nightshift.client.local_reader import LocalReader

@@ -28,7 +28,7 @@ from nightshift.client.runs_command import add_set_option, overrides_of
 from nightshift.queries.records import Run
 from training.contracts import canonical_json, sha256_hex
 from training.errors import DeniedError
-from training.escapes import for_terminal
+from training.sanitizing import for_terminal
 
 MAX_RUNS: Final = 366
 FAILED: Final = "failed"

@@ -20,8 +20,8 @@ from typing import Any
 from nightshift.client.asking import describe_asking, print_json, print_table
 from nightshift.client.client import Client
 from nightshift.queries.records import ComparedSide, ComparedSlice, Comparison, PairedGain
-from training.escapes import for_terminal
 from training.format import NOTHING, brief
+from training.sanitizing import for_terminal
 
 SHOWN_DIGITS = 12
 MIB = 2**20

@@ -20,7 +20,7 @@ from training.database import connect
 from training.database.datasets import columns_of, datasets, deprecate, find_dataset
 from training.errors import DeniedError, Problem, SpecError, shown
 from training.installation import DATABASE, HOME, TRACKING
-from training.registry.ledger import Ledger
+from training.registry.ledger.ledger import Ledger
 from training.store import installed_store
 
 

@@ -26,7 +26,7 @@ from nightshift.client.client import ENDED, POLL_SECONDS, Client, airflow_path
 from nightshift.queries.records import Run, Stage
 from training.command_line import number_from
 from training.errors import DeniedError, shown
-from training.escapes import for_terminal
+from training.sanitizing import for_terminal
 
 FAILED: Final = "failed"
 STAGE_ENDED: Final = frozenset({"success", FAILED, "upstream_failed", "skipped", "removed"})

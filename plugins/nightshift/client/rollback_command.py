@@ -21,7 +21,7 @@ from nightshift.client.client import ENDED, POLL_SECONDS, Client, airflow_path
 from nightshift.client.show_command import holder_words, version_words
 from nightshift.queries.records import ModelDetails, ModelVersion, StageOrder
 from training.errors import DeniedError
-from training.registry.decisions import VERSION_NAMES, champions
+from training.registry.ledger.decisions import VERSION_NAMES, champions
 from training.spec.types import free_text_fault
 
 if TYPE_CHECKING:

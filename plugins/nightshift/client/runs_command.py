@@ -31,8 +31,8 @@ from nightshift.client.client import Client
 from nightshift.queries.records import Run, Stage
 from training.command_line import number_from
 from training.errors import Problem, SpecError, shown
-from training.escapes import for_terminal
 from training.format import NOTHING, brief, finite
+from training.sanitizing import for_terminal
 
 LIMIT: Final = 20
 SECTIONS: Final = ("train", "evaluate", "tune")

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from nightshift.client.asking import describe_reading, print_json, print_lines
 from nightshift.client.client import Client
 from nightshift.queries.records import DecisionSummary, Holder, Model, ModelDetails, ModelVersion
-from training.escapes import for_terminal
-from training.registry.verdicts import ReasonJson, verdict
+from training.registry.ledger.gate_outcomes import ReasonJson, verdict
+from training.sanitizing import for_terminal
 
 if TYPE_CHECKING:
     from nightshift.client.asking import Reader

@@ -22,7 +22,7 @@ from nightshift.doctor.findings import Check, Finding, Place, bad
 from nightshift.settings import Settings
 from training.command_line import describe
 from training.errors import NightshiftError
-from training.escapes import for_terminal
+from training.sanitizing import for_terminal
 
 CHECKS: Final[Mapping[str, Check]] = {
     "disk": machine.disk,

@@ -15,7 +15,7 @@ from sqlalchemy import URL, create_engine, inspect, text
 from nightshift.doctor.findings import Finding, Place, bad, good
 from training.database.connect import database_faults, head_revision, masked, parse_url
 from training.errors import DataError, SpecError
-from training.registry.ledger import Ledger
+from training.registry.ledger.ledger import Ledger
 from training.spec import load_spec
 from training.store.bucket import Bucket
 from training.store.probe import problems_of

@@ -16,7 +16,7 @@ from nightshift.work import Work
 from training.contracts import JsonObject, RunIdentity, Scalar, StageRequest, StageResult
 from training.errors import Problem, SpecError, shown
 from training.spec import PipelineSpec
-from training.spec.families import FAMILIES
+from training.spec.descriptors.families import FAMILIES
 from training.spec.registry import Registry
 from training.spec.sections.train import Placement
 from training.store import StageAddress

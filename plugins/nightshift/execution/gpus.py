@@ -10,7 +10,7 @@ from typing import Final
 
 from training.installation import GPUS
 from training.spec import PipelineSpec
-from training.spec.families import FAMILIES
+from training.spec.descriptors.families import FAMILIES
 
 CUDA: Final = "cuda"
 CPU_BUILD: Final = "+cpu"

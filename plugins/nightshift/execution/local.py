@@ -1,7 +1,7 @@
 """Local placement: a stage is a child process in the task's own process group, and dies with the task.
 
 Airflow ends a task by killing its group, so the child gets no session of its own; and what a group cannot reach (torchrun gives its
-workers sessions) dies by PR_SET_PDEATHSIG, which `training.runtime.processes` sets. Linux only.
+workers sessions) dies by PR_SET_PDEATHSIG, which `training.process.child` sets. Linux only.
 """
 
 from __future__ import annotations
@@ -218,7 +218,7 @@ def command_of(request_uri: str, request: StageRequest, spec: PipelineSpec, *, p
     if request.stage in TRAININGS and placement.world_size > 1:
         torchrun = ["training.runtime.torchrun", "--standalone", f"--nproc-per-node={placement.world_size}", "--max-restarts=0"]
         command = [sys.executable, "-m", *torchrun, "-m", module, request_uri]
-    return [sys.executable, "-m", "training.runtime.processes", "--parent", str(parent_pid), "--", *command]
+    return [sys.executable, "-m", "training.process.child", "--parent", str(parent_pid), "--", *command]
 
 
 def count_oom_kills() -> int:

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from nightshift.settings import Settings
 from training.installation import MODEL_PATH, OF_CLOUDS, OF_LIBRARIES, OF_STAGES, OF_SYSTEM, STOP_NOTICE, THREADS, Variable
 from training.spec import PipelineSpec
-from training.spec.source_kinds import SOURCES
+from training.spec.descriptors.sources import SOURCES
 from training.stage_table import TABLE, TRAININGS, Need
 
 WAIT_POLICY: Final = Variable(

@@ -26,17 +26,17 @@ from nightshift.queries.questions import APPROVE, ASK, DECLINE, subject_words
 from nightshift.settings import Settings
 from training.contracts import JsonValue, RunIdentity, StageResult
 from training.errors import DeniedError, shown
-from training.escapes import for_markdown
 from training.format import local_moment, number
 from training.process.waiting import waiting_for_database
-from training.registry.verdicts import verdict
+from training.registry.ledger.gate_outcomes import verdict
+from training.sanitizing import for_markdown
 from training.spec import PipelineSpec
 from training.spec.types import duration_text, free_text_fault
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
-    from training.registry.ledger import Entry, Ledger
+    from training.registry.ledger.ledger import Entry, Ledger
 
 LOOK_SECONDS: Final = 5.0
 MAX_REFUSALS: Final = 50
@@ -170,7 +170,7 @@ class AskOperator(HITLOperator):
         return self._record(ledger, request, outcome, person["name"], words)
 
     def _record(self, ledger: Ledger, request: Entry, outcome: str, by: str, words: str) -> str | None:
-        from training.registry.decisions import answer_request
+        from training.registry.ledger.decisions import answer_request
 
         try:
             return _told(self, answer_request(ledger, request, outcome, by=by, words=words))
@@ -244,7 +244,7 @@ class AnswerOperator(FollowOperator):
         Raises:
             AirflowFailException: `ask` failed, and the request is still open.
         """
-        from training.registry.decisions import answer_request
+        from training.registry.ledger.decisions import answer_request
 
         ledger = _ledger()
         request = request_of(context, ledger, self.spec)
@@ -382,6 +382,6 @@ def _state_of_ask(context: Context) -> str:
 
 
 def _ledger() -> Ledger:
-    from training.registry.ledger import Ledger
+    from training.registry.ledger.ledger import Ledger
 
     return Ledger(Settings.from_environment().database_url)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, cast
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
-    from training.registry.ledger import Entry
+    from training.registry.ledger.ledger import Entry
 
 logger = logging.getLogger(__name__)
 

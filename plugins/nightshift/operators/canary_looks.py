@@ -18,12 +18,12 @@ from airflow.sdk.exceptions import AirflowRuntimeError, AirflowSkipException, Er
 from nightshift.settings import Settings
 from training.process.waiting import waiting_for_database
 from training.spec.rules.names import CANARY_SUFFIX
-from training.spec.schedule import next_slot
+from training.spec.schedule.instants import next_slot
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
-    from training.registry.ledger import AliasHolder, Ledger
+    from training.registry.ledger.ledger import AliasHolder, Ledger
 
 START_TIME: Final = timedelta(minutes=10)
 """How long Airflow may take from a new canary to its first run, before housekeeping starts one."""
@@ -82,7 +82,7 @@ class NextLookOperator(BaseOperator):
         Raises:
             AirflowSkipException: the model has no canary, or another pipeline judges it.
         """
-        from training.registry.ledger import Ledger
+        from training.registry.ledger.ledger import Ledger
 
         dag_id = context["dag_run"].dag_id
         found = open_canary(Ledger(Settings.from_environment().database_url), self.model, pipeline=dag_id.removesuffix(CANARY_SUFFIX))
@@ -98,7 +98,7 @@ class MissedLooksOperator(BaseOperator):
     @waiting_for_database()
     def execute(self, context: Context) -> list[str]:
         """Return the DAGs of which a run was started."""
-        from training.registry.ledger import Ledger
+        from training.registry.ledger.ledger import Ledger
 
         started = []
         for found in _open_canaries(Ledger(Settings.from_environment().database_url)):

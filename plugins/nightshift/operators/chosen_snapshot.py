@@ -12,7 +12,7 @@ from training.contracts import JsonObject, json_object
 from training.errors import DeniedError, Problem, SpecError
 from training.sources.table_contract import TableContract, contracts_of
 from training.spec import PipelineSpec, RunParameters
-from training.spec.schedule import parse_as_of
+from training.spec.schedule.instants import parse_as_of
 from training.store import Store
 
 KIND: Final = "snapshot"

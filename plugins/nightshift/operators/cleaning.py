@@ -40,7 +40,7 @@ class CollectOperator(BaseOperator):
         """
         from training.database import connect
         from training.database.run_metrics import delete_expired
-        from training.registry.retention import LedgerRoots
+        from training.registry.ledger.retention import LedgerRoots
         from training.retention.settings import load_retention
         from training.store.collector import MAX_CLOCK_DIFFERENCE, Collector
 

@@ -17,7 +17,7 @@ from training.store import Store
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
-    from training.registry.ledger import Entry, Ledger
+    from training.registry.ledger.ledger import Entry, Ledger
 
 
 class ExpireOperator(BaseOperator):
@@ -25,7 +25,7 @@ class ExpireOperator(BaseOperator):
 
     @waiting_for_database()
     def execute(self, context: Context) -> list[str]:
-        from training.registry.ledger import Ledger
+        from training.registry.ledger.ledger import Ledger
 
         settings = Settings.from_environment()
         ledger = Ledger(settings.database_url)
@@ -36,7 +36,7 @@ class ExpireOperator(BaseOperator):
         return models
 
     def _expire(self, ledger: Ledger, request: Entry, store: Store) -> None:
-        from training.registry.decisions import answer_request
+        from training.registry.ledger.decisions import answer_request
 
         try:
             spec = PipelineSpec.thaw(store.get_json(str(request.evidence["spec_uri"])))

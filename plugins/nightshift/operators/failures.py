@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from training.masking import masked
+from training.sanitizing import masked
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context

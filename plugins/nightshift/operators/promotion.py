@@ -23,7 +23,7 @@ from training.spec.models import Alerts
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
-    from training.registry.ledger import Entry
+    from training.registry.ledger.ledger import Entry
 
 EVENTS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("promoted", "rolled_back", "canary"), ""),
@@ -132,7 +132,7 @@ class FollowOperator(PromoteOperator):
 
     def _evidence(self) -> JsonObject:
         """Return the evidence of the decision, or of the newest one before it that says which spec it was made with."""
-        from training.registry.ledger import Ledger
+        from training.registry.ledger.ledger import Ledger
 
         known = itertools.chain([self._entry], Ledger(Settings.from_environment().database_url).newest_first(self.model))
         return next(found.evidence for found in known if "spec_uri" in found.evidence)
@@ -154,7 +154,7 @@ class CanaryDecisionOperator(PromoteOperator):
 
 def _unknown_decision(work: Work, resolved: ResolvedRun, settings: Settings) -> str | None:
     """Return what a result in the store says that the ledger does not have; None where they agree, or where there is no result."""
-    from training.registry.ledger import Ledger
+    from training.registry.ledger.ledger import Ledger
 
     found = resolved.store.address(resolved.spec.name, "promote", work.fingerprint).result()
     if found is None:
@@ -167,14 +167,14 @@ def _unknown_decision(work: Work, resolved: ResolvedRun, settings: Settings) -> 
 
 
 def _newest_key(settings: Settings, model: str) -> str:
-    from training.registry.ledger import Ledger
+    from training.registry.ledger.ledger import Ledger
 
     return next((entry.key for entry in Ledger(settings.database_url).newest_first(model)), "no decision")
 
 
 def _is_past(found: StageResult) -> bool:
     """Return whether a decision that is found again, by a task that was cleared, has been followed by a move or an answer."""
-    from training.registry.ledger import Ledger
+    from training.registry.ledger.ledger import Ledger
 
     key = found.scalars.get("key")
     history = Ledger(Settings.from_environment().database_url).outline(str(found.scalars.get("model")))

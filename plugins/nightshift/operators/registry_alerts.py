@@ -14,7 +14,7 @@ from training.spec import load_spec
 from training.spec.models import Alerts
 
 if TYPE_CHECKING:
-    from training.registry.ledger import Entry
+    from training.registry.ledger.ledger import Entry
 
 logger = logging.getLogger(__name__)
 
@@ -28,8 +28,8 @@ def announce_findings(settings: Settings, *, run: str, model: str | None = None,
     Raises:
         UnavailableError: `database.unavailable`.
     """
-    from training.registry.findings import Findings
-    from training.registry.ledger import Ledger
+    from training.registry.ledger.findings import Findings
+    from training.registry.ledger.ledger import Ledger
 
     ledger, findings = Ledger(settings.database_url), Findings(settings.database_url)
     left = []

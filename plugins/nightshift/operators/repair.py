@@ -24,7 +24,7 @@ from nightshift.work import Work
 from training.contracts import JsonValue, RunIdentity, StageResult, fingerprint
 from training.errors import NightshiftError, SpecError
 from training.process.waiting import waiting_for_database
-from training.registry.registered import model_id_of, noted
+from training.registry.ledger.registered import model_id_of, noted
 from training.spec.rules.names import HOUSEKEEPING
 from training.store import Ref, Store
 from training.store.collector import MAX_CLOCK_DIFFERENCE
@@ -33,7 +33,7 @@ from training.store.marking import UNDELIVERED
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
-    from training.registry.ledger import Ledger
+    from training.registry.ledger.ledger import Ledger
     from training.retention.settings import Retention
 
 DONE_REF: Final = "housekeeping/repair"
@@ -115,8 +115,8 @@ class RepairOperator(StageOperator):
 
     def _reason(self, context: Context, settings: Settings) -> str:
         """Return why MLflow has to be looked at, empty where it has not. Reads the ledger and the store; imports no MLflow."""
-        from training.registry.findings import Findings
-        from training.registry.ledger import Ledger
+        from training.registry.ledger.findings import Findings
+        from training.registry.ledger.ledger import Ledger
 
         ledger, bucket = Ledger(settings.database_url), Store(settings.store_uri).bucket
         waiting = bool(bucket.list(UNDELIVERED))
@@ -165,7 +165,7 @@ class RepairOperator(StageOperator):
 
 
 def _spec_uris(store: Store, settings: Settings) -> Iterator[str]:
-    from training.registry.ledger import Ledger
+    from training.registry.ledger.ledger import Ledger
 
     ledger = Ledger(settings.database_url)
     for model in ledger.models():

@@ -16,7 +16,7 @@ from training.contracts import JsonValue
 from training.process.waiting import waiting_for_database
 from training.spec import PipelineSpec
 from training.spec.rules.names import CANARY_SUFFIX
-from training.spec.schedule import last_slot
+from training.spec.schedule.instants import last_slot
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
@@ -37,7 +37,7 @@ class ResolveCanary(ResolveOperator):
         return super().execute(context)
 
     def _check_has_canary(self, context: Context) -> None:
-        from training.registry.ledger import Ledger
+        from training.registry.ledger.ledger import Ledger
 
         dag_id = context["dag_run"].dag_id
         found = open_canary(Ledger(Settings.from_environment().database_url), self.model, pipeline=dag_id.removesuffix(CANARY_SUFFIX))

@@ -17,7 +17,7 @@ from training.spec.rules.names import ROLLBACK
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
-    from training.registry.ledger import Entry
+    from training.registry.ledger.ledger import Entry
 
 
 class RollbackOperator(FollowOperator):
@@ -35,9 +35,9 @@ class RollbackOperator(FollowOperator):
         Raises:
             AirflowFailException: there is no such order, or another decision moved the model since it was given.
         """
-        from training.registry.decisions import roll_back
-        from training.registry.ledger import Ledger
-        from training.registry.orders import find_order
+        from training.registry.ledger.decisions import roll_back
+        from training.registry.ledger.ledger import Ledger
+        from training.registry.ledger.rollback_orders import find_order
 
         settings = Settings.from_environment()
         given = str(context["params"]["order"])

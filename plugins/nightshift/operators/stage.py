@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from airflow.triggers.base import BaseTrigger
 
 TRACKING_RECORD: Final = "tracking.json"
-"""The id of a training's MLflow run, beside its result (`training.engine.tracking_journal`)."""
+"""The id of a training's MLflow run, beside its result (`training.engine.tracking.mlflow_journal`)."""
 
 
 class StageFailedError(AirflowException):

@@ -15,7 +15,7 @@ from training.code.closure import Code
 from training.code.stages import stage_code
 from training.contracts import JsonObject, JsonValue, StageResult, canonical_json, fingerprint, sha256_hex
 from training.errors import DataError, DeniedError
-from training.evaluation_record import Rival
+from training.evaluation.record import Rival
 from training.runtime.provenance import given_code_version
 from training.sources.listing import listing_for, previous_snapshot, profile_ref_name
 from training.spec import PipelineSpec, spec_part
@@ -25,8 +25,8 @@ from training.store import Store
 from training.store.addresses import StoreUri
 
 if TYPE_CHECKING:
-    from training.registry.ledger import AliasHolder
-    from training.registry.verdicts import ApprovedFinding
+    from training.registry.ledger.gate_outcomes import ApprovedFinding
+    from training.registry.ledger.ledger import AliasHolder
 
 
 def needs_of(stage: str, spec: PipelineSpec) -> dict[str, str]:
@@ -115,8 +115,8 @@ def _validation(resolved: ResolvedRun, snapshot: StageResult, settings: Settings
 
 def _earlier_profiles(resolved: ResolvedRun, previous: str | None, deprecated: tuple[str, ...], settings: Settings) -> list[JsonObject]:
     """Return what `validate.drift` compares with: `names`, what a snapshot is, and `profile`, the URI of its columns' profiles."""
-    from training.registry.champion_data import champions_snapshot  # SQLAlchemy: a DAG file needs none of it
-    from training.registry.ledger import Ledger
+    from training.registry.ledger.champion_data import champions_snapshot  # SQLAlchemy: a DAG file needs none of it
+    from training.registry.ledger.ledger import Ledger
 
     spec = resolved.spec
     names: dict[str, list[JsonValue]] = {}
@@ -221,7 +221,7 @@ def _evaluation(
 
 def rivals_of(spec: PipelineSpec, settings: Settings) -> dict[str, JsonObject | None]:
     """Return the ledger's champion and canary of the pipeline's model as the evaluate stage's parameters; None where there is none."""
-    from training.registry.ledger import Ledger  # SQLAlchemy: a DAG file needs none of it
+    from training.registry.ledger.ledger import Ledger  # SQLAlchemy: a DAG file needs none of it
 
     standing = Ledger(settings.database_url).standing(spec.promote.model)
     return {"champion": _rival(standing.champion, standing.revision), "canary": _rival(standing.canary, standing.revision)}
@@ -229,7 +229,7 @@ def rivals_of(spec: PipelineSpec, settings: Settings) -> dict[str, JsonObject | 
 
 def canary_since(spec: PipelineSpec, settings: Settings) -> str | None:
     """Return when the canary of the pipeline's model became one, ISO 8601; None where there is none."""
-    from training.registry.ledger import Ledger
+    from training.registry.ledger.ledger import Ledger
 
     canary = Ledger(settings.database_url).standing(spec.promote.model).canary
     return None if canary is None else canary.since
@@ -237,8 +237,8 @@ def canary_since(spec: PipelineSpec, settings: Settings) -> str | None:
 
 def canary_approved(spec: PipelineSpec, settings: Settings) -> list[ApprovedFinding]:
     """Return what a person approved about the canary of the pipeline's model, as `approved_findings`."""
-    from training.registry.decisions import approved_findings
-    from training.registry.ledger import Ledger
+    from training.registry.ledger.decisions import approved_findings
+    from training.registry.ledger.ledger import Ledger
 
     ledger = Ledger(settings.database_url)
     return approved_findings(ledger, ledger.standing(spec.promote.model))

@@ -21,7 +21,7 @@ from nightshift.settings import Settings
 from training.database import connect
 from training.database.pipeline_runs import config_of
 from training.errors import DeniedError, UnavailableError
-from training.registry.ledger import REQUEST, Entry, Ledger, name_of
+from training.registry.ledger.ledger import REQUEST, Entry, Ledger, name_of
 from training.spec.rules.names import APPROVAL_SUFFIX
 
 AnswerName = Literal["approve", "decline"]

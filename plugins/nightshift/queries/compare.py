@@ -21,8 +21,8 @@ from nightshift.queries.records import (
 )
 from training.contracts import StageResult
 from training.errors import DataError, DeniedError
-from training.evaluation_record import FILE, EvaluationRecord
-from training.registry.ledger import Ledger
+from training.evaluation.record import FILE, EvaluationRecord
+from training.registry.ledger.ledger import Ledger
 from training.stage_table import TABLE
 from training.store import Store
 

@@ -8,9 +8,9 @@ from typing import Final
 
 from nightshift.queries.records import Decision, DecisionSummary, Holder, Model, ModelDetails, ModelVersion, Reason
 from training.errors import DeniedError, shown
-from training.registry.decisions import weights_named
-from training.registry.ledger import AliasHolder, Entry, Ledger, name_of
-from training.registry.retraining import retraining_lines
+from training.registry.ledger.decisions import weights_named
+from training.registry.ledger.ledger import AliasHolder, Entry, Ledger, name_of
+from training.registry.ledger.retraining import retraining_lines
 
 HOLDER_FIELDS: Final = tuple(Holder.model_fields)
 May = Callable[[str], bool]

@@ -17,7 +17,7 @@ from nightshift.queries.records import RunState
 from nightshift.queries.runs import airflow_session, has_run, run_fields
 from nightshift.settings import Settings
 from training.errors import DeniedError
-from training.registry.orders import Order, place
+from training.registry.ledger.rollback_orders import Order, place
 from training.spec.rules.names import ROLLBACK
 
 OVER: Final = (DagRunState.FAILED, DagRunState.SUCCESS)

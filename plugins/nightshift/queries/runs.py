@@ -29,7 +29,7 @@ from training.contracts import ContractError, JsonObject, StageResult, require_r
 from training.database import connect
 from training.database.pipeline_runs import record_queued
 from training.errors import DeniedError, NightshiftError, Problem, SpecError, UnavailableError, shown
-from training.escapes import from_markdown
+from training.sanitizing import from_markdown
 from training.spec.rules.names import PIPELINE_TAG
 from training.stage_table import TABLE
 

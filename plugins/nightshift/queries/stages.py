@@ -8,9 +8,9 @@ from nightshift.queries.models import May, version
 from nightshift.queries.records import ModelVersion, StageOrder
 from nightshift.queries.rollback_runs import start_rollback
 from training.errors import DeniedError
-from training.registry.decisions import CHAMPIONS
-from training.registry.ledger import Ledger
-from training.registry.orders import Order
+from training.registry.ledger.decisions import CHAMPIONS
+from training.registry.ledger.ledger import Ledger
+from training.registry.ledger.rollback_orders import Order
 
 StageName = Literal["champion", "canary", "archived"]
 SYNONYMS: Final[dict[str, StageName]] = {"production": "champion", "staging": "canary"}

@@ -109,7 +109,7 @@ def test_an_elastic_training_continues_with_fewer_processes_and_a_fixed_one_refu
 ) -> None:
     caplog.set_level(logging.INFO)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-    monkeypatch.setattr("training.engine.tracking.CLOSE_SECONDS", 0.5)
+    monkeypatch.setattr("training.engine.tracking.tracker.CLOSE_SECONDS", 0.5)
     name = "shrunk"
     process = start(bench, name, "a1")
     try:

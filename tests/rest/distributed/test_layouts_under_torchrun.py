@@ -55,7 +55,7 @@ def test_elastic_training_continues_in_one_process(
 ) -> None:
     caplog.set_level(logging.INFO)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-    monkeypatch.setattr("training.engine.tracking.CLOSE_SECONDS", 0.5)
+    monkeypatch.setattr("training.engine.tracking.tracker.CLOSE_SECONDS", 0.5)
     kill_after_a_checkpoint(bench, "shrunk", 2)
     saved_step = bench.checkpoints("shrunk")[-1]["step"]
     assert bench.train("shrunk", "a2") is ExitCode.BAD_SPEC, "another layout, and the training is not elastic"

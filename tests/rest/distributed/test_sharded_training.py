@@ -85,7 +85,7 @@ def test_elastic_training_continues_in_one_process_what_two_held_in_parts(
 ) -> None:
     caplog.set_level(logging.INFO)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-    monkeypatch.setattr("training.engine.tracking.CLOSE_SECONDS", 0.5)
+    monkeypatch.setattr("training.engine.tracking.tracker.CLOSE_SECONDS", 0.5)
     name = "shrunk"
     process = start(bench, name, "a1")
     try:

@@ -8,7 +8,7 @@ import pytest
 
 from devstack.shop import break_day
 from tests.integration.installation import Installation
-from training.registry.ledger import AliasHolder
+from training.registry.ledger.ledger import AliasHolder
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from benchmarks.scored import group_ndcg
 from devstack.shop import true_relevance, write_day
 from training.contracts import ExitCode, RunIdentity, StageRequest, StageResult
-from training.data.dataset_reader import DatasetReader
+from training.data.dataset.reader import DatasetReader
 from training.models.predictor import load_predictor
 from training.runtime.context import StopFlag
 from training.runtime.provenance import CHECKOUT
@@ -40,7 +40,7 @@ def quality(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[float, 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NIGHTSHIFT_DATABASE", f"sqlite:///{folder}/nightshift.db")
         patch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-        patch.setattr("training.engine.tracking.CLOSE_SECONDS", 0.5)
+        patch.setattr("training.engine.tracking.tracker.CLOSE_SECONDS", 0.5)
         return measure(folder)
 
 

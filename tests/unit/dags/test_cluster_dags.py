@@ -19,7 +19,7 @@ from nightshift.wiring.pipeline import build_dag, decision_dags
 from nightshift.wiring.rollback import rollback_dag
 from training.errors import SpecError
 from training.runtime.provenance import CHECKOUT
-from training.spec.loader import parse_spec
+from training.spec.reader.loader import parse_spec
 
 SPEC_PATH = CHECKOUT / "dags" / "pipelines" / "search_ranking.yaml"
 MORE = b"""

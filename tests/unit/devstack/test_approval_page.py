@@ -14,8 +14,8 @@ from nightshift.settings import Settings
 from tests.unit.devstack.test_summary import result
 from tests.unit.training.registry.scenes import decide_on
 from training.contracts import StageResult
-from training.registry.decisions import answer_request
-from training.registry.ledger import Entry, Ledger
+from training.registry.ledger.decisions import answer_request
+from training.registry.ledger.ledger import Entry, Ledger
 
 RUN = "asset_triggered__2026-02-02T02:00:00+00:00_x"
 

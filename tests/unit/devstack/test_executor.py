@@ -28,7 +28,7 @@ from devstack import executor as module
 from devstack.executor import SILENCE_SECONDS, HeartbeatWatch, SleepTolerantLocalExecutor
 from devstack.idle_wait import IdleWait
 from devstack.workers import Worker
-from training.process.awake import AwakeClock
+from training.process.running_time import AwakeClock
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -23,10 +23,10 @@ from nightshift.execution.kubernetes.manifests import job_manifest
 from nightshift.mlflow_account import MLFLOW_PASSWORD, MLFLOW_USER
 from nightshift.operators.pods import TrainingJobOperator
 from tests.unit.docker.restricted_profile import SECRET
-from training.place_names import is_place_name
+from training.installation import is_place_name
 from training.runtime.provenance import CHECKOUT
 from training.spec import load_spec
-from training.spec.loader import check_values
+from training.spec.reader.loader import check_values
 from training.spec.uris import names_of_places
 
 ROOT = CHECKOUT / "docker" / "kubernetes"

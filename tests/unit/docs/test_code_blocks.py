@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from training.errors import SpecError
-from training.spec.loader import parse_spec
+from training.spec.reader.loader import parse_spec
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = [*sorted((ROOT / "docs").glob("*.md")), *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md"))]

@@ -19,7 +19,7 @@ from nightshift.wiring.pipeline import build_dag, decision_dags
 from nightshift.wiring.rollback import rollback_dag
 from training.runtime.provenance import CHECKOUT
 from training.spec import load_spec
-from training.spec.loader import parse_spec
+from training.spec.reader.loader import parse_spec
 from training.spec.rules.names import TUNE_SUFFIX
 
 PIPELINES = ("search_ranking", "flight_delay")

@@ -28,8 +28,8 @@ from tests.unit.plugins.airflow_dags import PIPELINES, STUDY
 from training.contracts import RunIdentity, StageRequest, StageResult
 from training.database import connect
 from training.database.schema import DatasetVersion
-from training.registry.decisions import record_candidate
-from training.registry.ledger import AliasHolder, Ledger
+from training.registry.ledger.decisions import record_candidate
+from training.registry.ledger.ledger import AliasHolder, Ledger
 from training.runtime.provenance import CHECKOUT
 from training.spec import freeze, parse_spec
 from training.store import Manifest, Store

@@ -22,8 +22,8 @@ from nightshift.operators.resolve import ResolveOperator
 from nightshift.settings import Settings
 from training.contracts import ExitCode, RunIdentity, StageRequest
 from training.errors import NightshiftError
-from training.masking import masked
 from training.runtime.provenance import CHECKOUT
+from training.sanitizing import masked
 from training.spec import freeze, load_spec, resolve_uris
 from training.spec.models import Alerts
 from training.store import Store

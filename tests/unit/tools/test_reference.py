@@ -15,10 +15,10 @@ from tools.reference import commands, environment, errors, spec
 from tools.reference.__main__ import FOLDER, main
 from tools.reference.examples import EXAMPLES, UNITS
 from training.retention.settings import Retention
-from training.spec.families import FAMILIES
+from training.spec.descriptors.families import FAMILIES
 from training.spec.models import PipelineSpec
+from training.spec.reader.yaml import read_document
 from training.spec.types import Section
-from training.spec.yaml_reader import read_document
 
 ROOT = Path(__file__).resolve().parents[3]
 SECTIONS = [section for _path, section in spec.sections(PipelineSpec)]

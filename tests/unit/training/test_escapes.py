@@ -9,7 +9,7 @@ import re
 import pytest
 from markdown_it import MarkdownIt
 
-from training.escapes import TerminalStream, for_markdown, for_slack, for_terminal, from_markdown
+from training.sanitizing import TerminalStream, for_markdown, for_slack, for_terminal, from_markdown
 
 PAYLOADS = [
     "\x1b[31mred",

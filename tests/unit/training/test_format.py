@@ -11,7 +11,7 @@ import pytest
 from training.format import brief, change, figure
 from training.runtime.provenance import CHECKOUT
 
-STORED = "training/data/validation/results.py"
+STORED = "training/validation/results.py"
 """Rounds numbers that are stored, so it does not follow changes of texts."""
 
 

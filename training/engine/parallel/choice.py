@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Literal
 
 from torch import nn
 
-from training.engine.parallel.alone import Alone
 from training.engine.parallel.ddp import ReplicatedModel
 from training.engine.parallel.gang import Gang
+from training.engine.parallel.single_process import Alone
 from training.engine.parallel.strategy import Strategy
 from training.engine.precision import choose_precision
 from training.spec.layout import Layout

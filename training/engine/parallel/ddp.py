@@ -13,12 +13,12 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from training.data.loader import Batch
-from training.engine.eager import compiler_options, unwrapped
+from training.data.dataset.loader import Batch
 from training.engine.optim import clip_gradients
 from training.engine.parallel.gang import Gang
 from training.engine.parallel.strategy import SumLoss
 from training.engine.precision import autocast
+from training.engine.uncompiled_torch import compiler_options, unwrapped
 from training.errors import Problem, SpecError
 from training.process import liveness
 
@@ -31,7 +31,7 @@ UNFINISHED: Final = "Expected to have finished reduction"
 
 
 class GradientReducer(DistributedDataParallel):
-    """torch's DistributedDataParallel with buckets that stay, which does not import torch's compiler (`training.engine.eager`).
+    """torch's DistributedDataParallel with buckets that stay, which does not import torch's compiler (`training.engine.uncompiled_torch`).
 
     torch makes new buckets after the first backward pass. Where an element is in a bucket decides in which order more than two ranks add
     it up, so the first step after a resumption would have other bits than the same step of an undisturbed training.

@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Final, cast
 import torch
 from torch.distributed.tensor import DTensor
 
-from training.engine.eager import Eager, Kind
 from training.engine.parallel.placements import gathered, part_of
+from training.engine.uncompiled_torch import Eager, Kind
 
 COEFFICIENTS: Final = (3.4445, -4.7750, 2.0315)
 """Of the quintic iteration (Jordan et al., Muon, 2024), as torch.optim.Muon has them."""

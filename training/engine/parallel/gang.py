@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
 from training.engine.devices import DevicePlace, backend_of
-from training.engine.parallel.roll_call import ANSWER_SECONDS, Absent, RollCall
+from training.engine.parallel.lost_ranks import ANSWER_SECONDS, Absent, RollCall
 from training.errors import PeerLostError
 from training.installation import RANK, WORLD_SIZE, Seconds, node_name
 from training.process import liveness

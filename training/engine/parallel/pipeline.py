@@ -16,11 +16,11 @@ from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.distributed.pipelining.schedules import PipelineScheduleSingle
 
-from training.data.loader import Batch
-from training.engine.parallel.buffers import saved_buffers, take_from_first
+from training.data.dataset.loader import Batch
 from training.engine.parallel.clipping import clip_divided_gradients
 from training.engine.parallel.gang import Gang
 from training.engine.parallel.mesh import DATA, PIPELINE, mesh_of
+from training.engine.parallel.module_buffers import saved_buffers, take_from_first
 from training.engine.parallel.pipeline_cut import Cut, Given, names_of_stages, shared_gpus
 from training.engine.parallel.stage import Passed, StageOfBatch, learn_passed
 from training.engine.parallel.strategy import SumLoss

@@ -12,7 +12,7 @@ from typing import Final
 
 from torch import nn
 
-from training.data.loader import Batch
+from training.data.dataset.loader import Batch
 from training.errors import Problem, SpecError
 
 Cut = Callable[[nn.Module, int], Sequence[nn.Module]]

@@ -21,11 +21,11 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
-from training.data.loader import Batch
-from training.engine.parallel.buffers import saved_buffers, take_from_first
+from training.data.dataset.loader import Batch
 from training.engine.parallel.clipping import clip_divided_gradients
 from training.engine.parallel.gang import Gang
 from training.engine.parallel.mesh import DATA, SHARD, TENSOR, mesh_of
+from training.engine.parallel.module_buffers import saved_buffers, take_from_first
 from training.engine.parallel.placements import gathered
 from training.engine.parallel.strategy import SumLoss
 from training.engine.parallel.tensor import check_alike, divide_layers, mixed

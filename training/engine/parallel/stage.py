@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from training.data.loader import Batch
+from training.data.dataset.loader import Batch
 from training.engine.parallel.pipeline_cut import Given, wrong_cut
 from training.engine.parallel.strategy import SumLoss
 from training.engine.precision import autocast

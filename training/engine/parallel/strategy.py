@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 from torch import nn
 
-from training.data.loader import Batch
+from training.data.dataset.loader import Batch
 from training.engine.parallel.gang import Gang
 
 SumLoss = Callable[[nn.Module, Batch], torch.Tensor]

@@ -18,8 +18,8 @@ from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop
 
-from training.data.loader import Batch
-from training.data.shard_format import FeatureEntry
+from training.data.dataset.loader import Batch
+from training.data.dataset.shard_format import FeatureEntry
 from training.engine.activations import EVERY
 from training.engine.optimizers import SGD, AdamW, Muon, OptimizerSettings, Update
 from training.engine.parallel.pipeline_cut import names_of_stages

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtri, stdtrit
 
 from training.evaluation.bootstrap.influence import Influence
-from training.evaluation_record import Blocks, Clusters
+from training.evaluation.record import Blocks, Clusters
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]

@@ -17,7 +17,7 @@ import numpy as np
 from training.evaluation.bootstrap.blocks import Origins, block_interval
 from training.evaluation.bootstrap.influence import Influence
 from training.evaluation.metrics.metric import Metric, ScoredRows
-from training.evaluation_record import Blocks, Comparison
+from training.evaluation.record import Blocks, Comparison
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

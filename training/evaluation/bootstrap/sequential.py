@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from training.evaluation.bootstrap.blocks import FEW_BLOCKS, Origins, automatic_length, correlation_left, entity_codes
 from training.evaluation.bootstrap.influence import Influence
-from training.evaluation_record import Alarm, Clusters
+from training.evaluation.record import Alarm, Clusters
 
 Floats = NDArray[np.float64]
 

@@ -1,4 +1,4 @@
-"""The implementation of a metric by its name; `training.spec.metrics` says which there are.
+"""The implementation of a metric by its name; `training.spec.descriptors.metrics` says which there are.
 
 One set of names serves all tasks; what a name means follows from the scores: [n] or, for several classes, [n, classes].
 A language model is judged by its tokens: `scores` are their negative log likelihoods in nats, `labels` their bytes.
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 
 from training.errors import Problem, SpecError, shown
 from training.evaluation.metrics.metric import Metric
-from training.spec.metrics import METRICS, descriptor_of_metric, metrics_of
+from training.spec.descriptors.metrics import METRICS, descriptor_of_metric, metrics_of
 from training.spec.registry import imported
 
 

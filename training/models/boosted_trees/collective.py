@@ -21,8 +21,8 @@ from training.errors import PeerLostError, shown
 from training.installation import MASTER_HOST
 
 if TYPE_CHECKING:
-    from training.engine.parallel.alone import Alone
     from training.engine.parallel.gang import Gang
+    from training.engine.parallel.single_process import Alone
 
 LOCAL_HOST: Final = "127.0.0.1"
 OF_THE_COLLECTIVE: Final = "/collective/"

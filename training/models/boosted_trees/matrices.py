@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import xgboost
 
-from training.data.mapped_shards import MappedShards
-from training.data.shard_format import CELL_BYTES
+from training.data.dataset.mapped_shards import MappedShards
+from training.data.dataset.shard_format import CELL_BYTES
 from training.engine.devices import LOCAL_WORLD_SIZE
 from training.models.memory_floor import shortage
 from training.models.shard_rows import shards_of

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from training.data.transforms import Matrix
+from training.data.features.transforms import Matrix
 from training.errors import PreemptedError, Problem, SpecError
 from training.models.base import Artifact, Family, FitContext, FitResult, Scorer
-from training.models.rounds import Rounds
+from training.models.boosting_rounds import Rounds
 from training.runtime.lazy_imports import lean_imports
 
 if TYPE_CHECKING:

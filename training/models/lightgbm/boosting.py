@@ -9,9 +9,9 @@ import lightgbm
 import numpy as np
 from numpy.typing import NDArray
 
-from training.data.mapped_shards import MappedShards
+from training.data.dataset.mapped_shards import MappedShards
 from training.errors import DataError, PreemptedError, Problem, SpecError
-from training.models.rounds import Rounds
+from training.models.boosting_rounds import Rounds
 from training.models.shard_rows import check_counts, labels_of, num_classes, shards_of
 from training.process import liveness
 

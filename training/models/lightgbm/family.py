@@ -6,7 +6,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from training.spec.families import NEURAL_ONLY, FamilyDescriptor
+from training.spec.descriptors.families import NEURAL_ONLY, FamilyDescriptor
 from training.spec.rules.objectives import objective_fits
 from training.spec.types import Section
 

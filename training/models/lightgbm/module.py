@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from training.data.transforms import Matrix
+from training.data.features.transforms import Matrix
 from training.models.base import Family, FitContext, FitResult, Scorer
 from training.runtime.lazy_imports import lean_imports
 

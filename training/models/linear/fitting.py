@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.optimize import OptimizeResult, minimize
 
-from training.data.mapped_shards import MappedShards
+from training.data.dataset.mapped_shards import MappedShards
 from training.errors import DataError, PreemptedError, shown
+from training.models.boosting_rounds import Rounds
 from training.models.linear.scores import MAX_LOG, id_sizes, sigmoid, softmax
-from training.models.rounds import Rounds
 from training.models.shard_rows import check_counts, labels_of, num_classes, shards_of
 from training.process import liveness
 from training.runtime.stage_memory import stage_memory_bytes

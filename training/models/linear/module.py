@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Final, TypedDict, cast
 import numpy as np
 from safetensors.numpy import load_file, save
 
-from training.data.transforms import Matrix
+from training.data.features.transforms import Matrix
 from training.models.base import Family, FitContext, FitResult, Scorer
 from training.models.linear.scores import LINKS, Floats, id_sizes
 
 if TYPE_CHECKING:
-    from training.data.shard_format import FeatureEntry
+    from training.data.dataset.shard_format import FeatureEntry
 
 WEIGHTS: Final = "weights.safetensors"
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from training.data.shard_format import FeatureEntry
+    from training.data.dataset.shard_format import FeatureEntry
 
 MAX_LOG: Final = 50.0
 """Largest logarithm of a predicted mean, against overflow."""

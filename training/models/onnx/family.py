@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from training.spec.families import NEURAL_ONLY, FamilyDescriptor
+from training.spec.descriptors.families import NEURAL_ONLY, FamilyDescriptor
 from training.spec.types import Section
 
 

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from training.data.transforms import Matrix
+from training.data.features.transforms import Matrix
 from training.errors import Problem, SpecError
 from training.models.base import Artifact, Family, FitContext, FitResult, Scorer
 from training.models.onnx.session import WEIGHTS, session_of

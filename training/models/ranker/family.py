@@ -6,7 +6,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from training.spec.families import FamilyDescriptor
+from training.spec.descriptors.families import FamilyDescriptor
 from training.spec.types import Section
 
 

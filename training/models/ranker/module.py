@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NotRequired, TypedDict, cast
 import torch
 from torch import nn
 
-from training.data.loader import Batch
+from training.data.dataset.loader import Batch
 from training.models.torch_family import Architecture, TorchFamily
 
 if TYPE_CHECKING:

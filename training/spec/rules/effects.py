@@ -10,9 +10,10 @@ from collections.abc import Iterator, Mapping
 from datetime import date, time
 from typing import Final
 
-from training.spec.families import FAMILIES
+from training.spec.descriptors.families import FAMILIES
 from training.spec.key_types import AUTO
 from training.spec.models import Alerts, Costs
+from training.spec.reader.yaml import Path
 from training.spec.rules.findings import Finding, Rule, findings
 from training.spec.rules.training import num_shares
 from training.spec.sections.data import Data
@@ -23,7 +24,6 @@ from training.spec.sections.timeout import Timeout
 from training.spec.sections.train import Train
 from training.spec.sections.tuning import Tune
 from training.spec.sections.validation import Validate
-from training.spec.yaml_reader import Path
 
 CODE: Final = "key.unused"
 LIMITS: Final = ("psi", "jensen_shannon", "kolmogorov_smirnov", "new_categories")

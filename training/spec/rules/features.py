@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from training.spec.reader.yaml import Path
 from training.spec.rules.findings import Finding
 from training.spec.rules.target_encoding import target_encoding_fits
 from training.spec.sections.data import Feature, Prepare
-from training.spec.yaml_reader import Path
 
 MAX_TEXT_BUCKETS: Final = 1024
 """Each is a column of every shard: 4 bytes a row."""

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from training.spec.yaml_reader import Path
+from training.spec.reader.yaml import Path
 
 
 class Finding(NamedTuple):

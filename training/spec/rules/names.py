@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
+from training.spec.reader.yaml import Path
 from training.spec.rules.findings import Finding
 from training.spec.sections.data import Column, Data, FeatureTable, Prepare, Source
 from training.spec.types import told
-from training.spec.yaml_reader import Path
 
 APPROVAL_SUFFIX: Final = ".approval"
 CANARY_SUFFIX: Final = ".canary"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from training.spec.reader.yaml import Path
 from training.spec.rules.findings import Finding
-from training.spec.yaml_reader import Path
 
 if TYPE_CHECKING:
     # Descriptors import this module, and the sections import the descriptors.

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Final
 
-from training.spec.partitions import Grain, grain_of, partition_fault
+from training.spec.descriptors.sources import SOURCES, Days
+from training.spec.reader.yaml import Path
 from training.spec.rules.findings import Finding
+from training.spec.schedule.partitions import Grain, grain_of, partition_fault
 from training.spec.sections.data import Column, Data, Table
-from training.spec.source_kinds import SOURCES, Days
 from training.spec.types import duration_text, told
-from training.spec.yaml_reader import Path
 
 EXAMPLES: Final[Mapping[Grain, str]] = {
     Grain.HOUR: 'one folder an hour: "dt={date}/hour={hour}"',

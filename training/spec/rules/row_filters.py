@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from typing import Final
 
 from training.errors import shown
-from training.spec.problems import nearest
+from training.spec.reader.problems import nearest
+from training.spec.reader.yaml import Path
 from training.spec.rules.findings import Finding
 from training.spec.rules.leakage import Lateness
 from training.spec.sections.data import Data, Prepare
-from training.spec.yaml_reader import Path
 from training.sql.analysis import objection, unknown_columns, words
 
 _WHERE: Final[Path] = ("data", "source", "where")

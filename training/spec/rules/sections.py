@@ -11,8 +11,9 @@ from datetime import timedelta
 from typing import Final
 
 from training.errors import shown
-from training.spec.families import FAMILIES
-from training.spec.problems import nearest
+from training.spec.descriptors.families import FAMILIES
+from training.spec.reader.problems import nearest
+from training.spec.reader.yaml import Path
 from training.spec.rules.evaluation import (
     baseline_fits,
     baseline_is_known_in_time,
@@ -52,7 +53,7 @@ from training.spec.rules.training import (
 from training.spec.rules.tuning import conditions_fit, grid_is_finite, objective_exists, parameters_fit, study_fits_its_gpus
 from training.spec.rules.weights import class_weights_name_classes, weight_is_a_number, weights_are_counted
 from training.spec.rules.windows import rows_of_windows_are_read, windows_are_known_in_time, windows_can_be_computed
-from training.spec.schedule import schedule_faults
+from training.spec.schedule.instants import schedule_faults
 from training.spec.sections.data import Column, Data, Derived, FeatureTable, Prepare
 from training.spec.sections.evaluation import Evaluate
 from training.spec.sections.promotion import Promote
@@ -61,7 +62,6 @@ from training.spec.sections.train import Train
 from training.spec.sections.validation import Validate
 from training.spec.types import duration_text, told
 from training.spec.uris import forbidden_uris, forbidden_webhook
-from training.spec.yaml_reader import Path
 from training.sql.analysis import cycle, objection, unknown_columns, words
 
 

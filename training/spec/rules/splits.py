@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Final
 
-from training.spec.problems import nearest
+from training.spec.reader.problems import nearest
+from training.spec.reader.yaml import Path
 from training.spec.rules.findings import Finding
 from training.spec.sections.data import Data, Split
 from training.spec.sections.evaluation import Evaluate
 from training.spec.types import duration_text, told
-from training.spec.yaml_reader import Path
 
 PATH: Path = ("data", "split")
 KEYS: Final = {

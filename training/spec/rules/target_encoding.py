@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from training.spec.reader.yaml import Path
 from training.spec.rules.findings import Finding
 from training.spec.sections.data import Feature, Prepare
 from training.spec.sections.evaluation import Evaluate
-from training.spec.yaml_reader import Path
 
 
 def target_encoding_fits(path: Path, feature: Feature) -> Iterator[Finding]:

@@ -6,15 +6,15 @@ import math
 from collections.abc import Iterator, Mapping
 
 from training.installation import MODEL_PACKAGES
-from training.spec.families import FAMILIES, is_allowed, is_own, own_packages, trained_families
+from training.spec.descriptors.families import FAMILIES, is_allowed, is_own, own_packages, trained_families
+from training.spec.descriptors.metrics import is_lower_better, is_metric, metrics_of
 from training.spec.key_types import AUTO
-from training.spec.metrics import is_lower_better, is_metric, metrics_of
+from training.spec.reader.yaml import Path
 from training.spec.rules.findings import Finding
 from training.spec.sections.data import Data
 from training.spec.sections.evaluation import Evaluate
 from training.spec.sections.train import DEFAULT_BATCH_SIZE, Parallel, Train
 from training.spec.types import told
-from training.spec.yaml_reader import Path
 
 MODEL: Path = ("train", "model")
 

@@ -8,16 +8,16 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from training.spec.families import FAMILIES
-from training.spec.metrics import metrics_of
-from training.spec.problems import nearest, problems_of
+from training.spec.descriptors.families import FAMILIES
+from training.spec.descriptors.metrics import metrics_of
+from training.spec.reader.problems import nearest, problems_of
+from training.spec.reader.yaml import Document, Path
 from training.spec.rules.findings import Finding
 from training.spec.rules.training import optimizer_fits, placement_fits
 from training.spec.sections.evaluation import Evaluate
 from training.spec.sections.train import Train
 from training.spec.sections.tuning import SearchSpace, Tune
 from training.spec.types import told
-from training.spec.yaml_reader import Document, Path
 
 SETTINGS: Final = "settings."
 SEARCHED: Final = ("epochs", "batch_size", "learning_rate", "weight_decay", "warmup_steps", "early_stopping")

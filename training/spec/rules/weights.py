@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from training.spec.families import FAMILIES
-from training.spec.problems import nearest
+from training.spec.descriptors.families import FAMILIES
+from training.spec.reader.problems import nearest
+from training.spec.reader.yaml import Path
 from training.spec.rules.findings import Finding
 from training.spec.sections.data import Data
 from training.spec.sections.evaluation import Evaluate
 from training.spec.sections.train import Train
 from training.spec.types import told
-from training.spec.yaml_reader import Path
 
 NUMBERS: Final = ("int8", "int16", "int32", "int64", "float", "double")
 WEIGHT: Final[Path] = ("data", "weight")

@@ -8,12 +8,13 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field, ValidationInfo, WithJsonSchema, field_validator
 
 from training.errors import SpecError
+from training.spec.descriptors.sources import DESCRIPTORS, SOURCES, Days
 from training.spec.key_types import ShareOrDuration, SplitEnd
-from training.spec.partitions import Grain, grain_of
-from training.spec.problems import nearest
+from training.spec.reader.problems import nearest
+from training.spec.reader.yaml import Path
 from training.spec.registry import with_defaults
+from training.spec.schedule.partitions import Grain, grain_of
 from training.spec.sections.windows import Window
-from training.spec.source_kinds import DESCRIPTORS, SOURCES, Days
 from training.spec.types import (
     FROZEN,
     ColumnName,
@@ -29,7 +30,6 @@ from training.spec.types import (
     refusal,
     told,
 )
-from training.spec.yaml_reader import Path
 from training.sql.analysis import in_order_of_use
 
 ColumnType = Literal["boolean", "int8", "int16", "int32", "int64", "float", "double", "string", "date", "timestamp"]

@@ -7,8 +7,8 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from training.spec.gate import GateDescriptor, Severity
-from training.spec.metrics import is_metric
+from training.spec.descriptors.gate_descriptor import GateDescriptor, Severity
+from training.spec.descriptors.metrics import is_metric
 from training.spec.types import ColumnName, Line, PositiveDuration, Section, Setting
 
 Task = Literal["ranking", "binary", "multiclass", "regression", "language"]
@@ -121,50 +121,50 @@ class Evaluate(Section):
 
 
 BUILT_IN_GATES: Final[Mapping[str, GateDescriptor]] = {
-    "finite": GateDescriptor(module="absolute_gates", has_severity=False),
+    "finite": GateDescriptor(module="absolute", has_severity=False),
     "minimum": GateDescriptor(
         module="bounds",
         is_on=lambda rules: bool(rules.minimum or rules.maximum),
         switch="set evaluate.minimum or evaluate.maximum",
     ),
     "maximum": GateDescriptor(module="bounds", inherits="minimum", is_on=lambda rules: bool(rules.maximum), switch="set evaluate.maximum"),
-    "constant": GateDescriptor(module="absolute_gates", has_severity=False),
+    "constant": GateDescriptor(module="absolute", has_severity=False),
     "naive_baseline": GateDescriptor(
-        module="naive",
+        module="naive_baseline",
         is_on=lambda rules: rules.baseline.enabled and rules.task != "language",
         switch="set evaluate.baseline.enabled, for another task than language",
     ),
-    "baseline": GateDescriptor(module="champion_gates", has_severity=False),
-    "improvement": GateDescriptor(module="champion_gates", applies="champion"),
-    "significance": GateDescriptor(module="significance_gates", applies="champion"),
+    "baseline": GateDescriptor(module="champion", has_severity=False),
+    "improvement": GateDescriptor(module="champion", applies="champion"),
+    "significance": GateDescriptor(module="significance", applies="champion"),
     "slices": GateDescriptor(
-        module="champion_gates",
+        module="champion",
         applies="champion",
         is_on=lambda rules: bool(rules.slices) and rules.slice_drop is not None,
         switch="set evaluate.slices and evaluate.slice_drop",
     ),
-    "drift": GateDescriptor(module="champion_gates", applies="champion", severity="warn"),
+    "drift": GateDescriptor(module="champion", applies="champion", severity="warn"),
     "fairness": GateDescriptor(
-        module="absolute_gates",
+        module="absolute",
         is_on=lambda rules: bool(rules.sensitive) and (rules.fairness.equal_opportunity, rules.fairness.calibration) != (None, None),
         switch="set evaluate.sensitive and a limit in evaluate.fairness",
     ),
     "latency": GateDescriptor(
-        module="absolute_gates",
+        module="absolute",
         is_on=lambda rules: rules.latency_ms != LatencyLimits(),
         switch="set a limit in evaluate.latency_ms",
     ),
     "leakage": GateDescriptor(
-        module="absolute_gates",
+        module="absolute",
         is_on=lambda rules: rules.task != "language",
         switch="set another evaluate.task than language",
     ),
     "overlap": GateDescriptor(
-        module="absolute_gates",
+        module="absolute",
         severity="warn",
         is_on=lambda rules: rules.checks.overlap is not None,
         switch="set evaluate.checks.overlap",
     ),
-    "canary": GateDescriptor(module="champion_gates", applies="canary", has_severity=False),
+    "canary": GateDescriptor(module="champion", applies="canary", has_severity=False),
 }
 """The gates of this repository, in the order of a decision's reasons. `naive_baseline` only warns once there is a champion."""

@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from training.contracts import JsonValue
-from training.spec.families import FAMILIES
+from training.spec.descriptors.families import FAMILIES
 from training.spec.key_types import AUTO, ClassWeight, OrAuto, OrDuration
 from training.spec.layout import Layout, fitted
 from training.spec.registry import with_defaults

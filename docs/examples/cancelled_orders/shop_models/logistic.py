@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from training.data.loader import Batch
+from training.data.dataset.loader import Batch
 from training.models.torch_family import TorchFamily
 
 

@@ -15,7 +15,7 @@ from nightshift.queries import approvals
 from nightshift.queries.records import ApprovalAnswer
 from nightshift.settings import Settings
 from training.errors import DeniedError
-from training.registry.ledger import Ledger
+from training.registry.ledger.ledger import Ledger
 from training.spec.types import FreeText
 
 router = APIRouter(route_class=ApiRoute, tags=["models"])

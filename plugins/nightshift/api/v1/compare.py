@@ -14,7 +14,7 @@ from nightshift.queries import compare, runs
 from nightshift.queries.records import Comparison
 from nightshift.run_refs import RUN_ID_RULE
 from nightshift.settings import Settings
-from training.registry.ledger import Ledger
+from training.registry.ledger.ledger import Ledger
 from training.spec.types import NAME_RULE
 from training.store import Store
 

@@ -18,7 +18,7 @@ from nightshift.queries.records import Decision, DecisionSummary, Model, ModelDe
 from nightshift.queries.stages import SYNONYMS, StageName, order_stage
 from nightshift.settings import Settings
 from training.errors import DeniedError
-from training.registry.ledger import Ledger
+from training.registry.ledger.ledger import Ledger
 from training.spec.rules.names import ROLLBACK
 from training.spec.types import FreeText
 

@@ -18,7 +18,7 @@ from nightshift.queries.datasets import check_usable
 from nightshift.queries.records import Page, Pipeline, Run
 from nightshift.settings import Settings
 from training.database import connect
-from training.spec.schedule import AS_OF_PATTERN, check_not_future, parse_as_of
+from training.spec.schedule.instants import AS_OF_PATTERN, check_not_future, parse_as_of
 from training.spec.types import NAME_RULE
 
 router = APIRouter(route_class=ApiRoute, tags=["pipelines"])

@@ -13,9 +13,9 @@ from nightshift.settings import SOURCE, Settings
 from training.errors import Problem, SpecError
 from training.installation import Variable
 from training.spec import PipelineSpec
-from training.spec.problems import in_order, problem_at, problems_of
+from training.spec.reader.problems import in_order, problem_at, problems_of
+from training.spec.reader.yaml import Document, read_document
 from training.spec.types import Bytes, Line, PositiveDuration, Section, refusal, told
-from training.spec.yaml_reader import Document, read_document
 from training.stage_table import ALL_STAGES, TABLE
 
 VARIABLE: Final = "NIGHTSHIFT_KUBERNETES"

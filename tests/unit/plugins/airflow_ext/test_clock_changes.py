@@ -13,7 +13,7 @@ from devstack.nights import next_night
 from nightshift.airflow_ext.timetables import CronTimetable
 from training.runtime.provenance import CHECKOUT
 from training.spec import PipelineSpec, load_spec, settle_as_of, slot_of_day
-from training.spec.schedule import last_slot, next_slot
+from training.spec.schedule.instants import last_slot, next_slot
 
 ZONES = ("America/New_York", "Europe/Berlin", "Australia/Lord_Howe")
 NIGHTLY = ("0 2 * * *", "30 2 * * *", "30 1 * * *")

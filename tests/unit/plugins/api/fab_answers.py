@@ -24,8 +24,8 @@ from tests.unit.plugins.api.test_rest_access import CHANGE, READS, WRITES
 from tests.unit.plugins.api.test_rest_approvals import YES as ANSWER
 from tests.unit.plugins.api.test_rest_approvals import ask, asked, request
 from tests.unit.plugins.seeded_installation import Seeded, seeded_installation
-from training.registry.decisions import answer_request
-from training.registry.ledger import Ledger
+from training.registry.ledger.decisions import answer_request
+from training.registry.ledger.ledger import Ledger
 from training.store import Store
 from training.store.reports import add_report
 

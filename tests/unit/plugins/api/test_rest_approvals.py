@@ -26,8 +26,8 @@ from nightshift.wiring.approval import approval_dag
 from tests.unit.plugins.airflow_dags import write_dag
 from tests.unit.plugins.client.test_client import Server, token
 from tests.unit.plugins.seeded_installation import Seeded
-from training.registry.decisions import answer_request
-from training.registry.ledger import Entry, Ledger
+from training.registry.ledger.decisions import answer_request
+from training.registry.ledger.ledger import Entry, Ledger
 from training.runtime.provenance import CHECKOUT
 from training.spec import load_spec
 

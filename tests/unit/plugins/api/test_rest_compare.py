@@ -15,8 +15,8 @@ from tests.unit.plugins.client.test_client import Server, token
 from tests.unit.plugins.seeded_installation import AS_OF, BOUNDS, DONE, Seeded
 from tests.unit.training.registry.good_evaluation import BETTER, CHAMPION
 from training.contracts import JsonObject, canonical_json
-from training.registry.decisions import record_candidate
-from training.registry.ledger import AliasHolder, Ledger
+from training.registry.ledger.decisions import record_candidate
+from training.registry.ledger.ledger import AliasHolder, Ledger
 from training.store import Manifest, Store
 from training.store.manifests import FileEntry
 

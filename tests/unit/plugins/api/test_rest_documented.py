@@ -24,8 +24,8 @@ from tests.unit.plugins.seeded_installation import DONE, NEW, OLD, STUDY_RUN, Se
 from training.database import connect
 from training.database.datasets import deprecate
 from training.engine.checkpoint.catalog import named
-from training.registry.ledger import Ledger
-from training.registry.registered import Registration
+from training.registry.ledger.ledger import Ledger
+from training.registry.ledger.registered import Registration
 from training.store import Store
 
 RUN = quote(f"search_ranking:{DONE}", safe="")

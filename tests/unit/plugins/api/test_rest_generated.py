@@ -14,7 +14,7 @@ from sqlalchemy import func, select
 from nightshift.api.application import openapi
 from nightshift.queries.studies import tune_dag_id
 from tests.unit.plugins.seeded_installation import DONE, NEW, OLD, STUDY_RUN, Seeded
-from training.registry.ledger import Ledger
+from training.registry.ledger.ledger import Ledger
 
 schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not installed: make install of the development requirements")
 

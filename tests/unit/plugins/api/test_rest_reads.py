@@ -14,11 +14,11 @@ from sqlalchemy import select, update
 
 from nightshift.settings import Settings
 from tests.unit.plugins.seeded_installation import DONE, NEW, OLD, PIPELINES, Seeded
-from training.data.dataset_versions import register_snapshot
+from training.data.snapshot.index import register_snapshot
 from training.database import connect
-from training.escapes import for_markdown
-from training.registry.ledger import Ledger
-from training.registry.registered import Registration
+from training.registry.ledger.ledger import Ledger
+from training.registry.ledger.registered import Registration
+from training.sanitizing import for_markdown
 from training.store import Store
 
 

@@ -15,9 +15,9 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from tests.unit.plugins.seeded_installation import Seeded, seed_model
-from training.registry.decisions import roll_back
-from training.registry.ledger import Ledger
-from training.registry.orders import find_order
+from training.registry.ledger.decisions import roll_back
+from training.registry.ledger.ledger import Ledger
+from training.registry.ledger.rollback_orders import find_order
 
 ORDER = {"stage": "champion", "reason": "complaints since Monday"}
 

@@ -16,7 +16,7 @@ from nightshift.wiring.pipeline import build_dag
 from tests.unit.plugins.airflow_dags import STUDY as STUDY_SECTION
 from tests.unit.plugins.seeded_installation import STUDY_DIGEST, STUDY_RUN, Seeded
 from training.runtime.provenance import CHECKOUT
-from training.spec.loader import parse_spec
+from training.spec.reader.loader import parse_spec
 from training.store import Store
 from training.tuning.records import objective_value
 

@@ -14,10 +14,10 @@ from sqlalchemy import select
 from nightshift.console import run
 from tests.unit.plugins.client.test_client import Server, token
 from tests.unit.plugins.seeded_installation import seed_model
-from training.registry.decisions import roll_back
-from training.registry.ledger import Ledger
-from training.registry.orders import find_order
-from training.registry.registered import Registration
+from training.registry.ledger.decisions import roll_back
+from training.registry.ledger.ledger import Ledger
+from training.registry.ledger.registered import Registration
+from training.registry.ledger.rollback_orders import find_order
 
 MODEL = "search_ranking"
 

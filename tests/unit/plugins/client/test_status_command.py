@@ -24,7 +24,7 @@ from tests.unit.plugins.seeded_installation import DONE
 from tests.unit.training.registry.scenes import decide_on
 from training.engine.checkpoint.catalog import named
 from training.installation import home_folder
-from training.registry.ledger import Ledger
+from training.registry.ledger.ledger import Ledger
 from training.store import Store
 from training.store.addresses import StoreUri
 

@@ -22,10 +22,10 @@ from tests.unit.training.registry.scenes import decide_on
 from training.database import connect
 from training.database.datasets import deprecate
 from training.errors import DeniedError
-from training.registry.headline import headline
-from training.registry.ledger import Ledger
-from training.registry.mlflow_mirror import description_of
-from training.registry.mlflow_schema import ModelSchema, schema_text
+from training.registry.ledger.headline import headline
+from training.registry.ledger.ledger import Ledger
+from training.registry.mlflow.mirror import description_of
+from training.registry.mlflow.schema import ModelSchema, schema_text
 from training.spec.models import Alerts, Email, Slack
 
 CONTROLS = ["\x1b[31m", "\x9b2J", "\u202egnp", "a\x00", "a\x07"]

@@ -18,7 +18,7 @@ from tests.unit.plugins.execution.kubernetes.kubernetes_api import KubernetesApi
 from tests.unit.training.registry.scenes import decide_on
 from training.database import connect
 from training.database.connect import head_revision
-from training.registry.ledger import Ledger
+from training.registry.ledger.ledger import Ledger
 from training.runtime.provenance import CHECKOUT
 from training.store.bucket import Bucket
 

@@ -22,7 +22,7 @@ from training.contracts import StageResult
 from training.errors import SpecError
 from training.runtime.provenance import CHECKOUT
 from training.spec import PipelineSpec, load_spec
-from training.spec.loader import check_values
+from training.spec.reader.loader import check_values
 from training.spec.registry import installed
 
 SPEC_PATH = CHECKOUT / "dags" / "pipelines" / "search_ranking.yaml"

@@ -24,7 +24,7 @@ from training.runtime.attempt_errors import HUNG
 from training.runtime.memory import memory_limit_bytes
 from training.runtime.provenance import CHECKOUT
 from training.spec import load_spec, resolve_uris
-from training.spec.source_kinds import SOURCES, SourceDescriptor
+from training.spec.descriptors.sources import SOURCES, SourceDescriptor
 from training.stage_table import ALL_STAGES
 
 PATIENCE_SECONDS = 240.0
@@ -177,7 +177,7 @@ import os, sys
 from nightshift.execution.local import LocalLauncher
 from nightshift.settings import Settings
 child = [sys.executable, "-c", {LONER!r}]
-command = [sys.executable, "-m", "training.runtime.processes", "--parent", str(os.getpid()), "--", *child]
+command = [sys.executable, "-m", "training.process.child", "--parent", str(os.getpid()), "--", *child]
 launcher = LocalLauncher(Settings.from_environment())
 launcher.run(command, os.environ, lambda line: print(line, flush=True))
 """
@@ -305,7 +305,7 @@ def test_an_evaluation_knows_its_model_family_when_it_starts(stage: str, model: 
 
 def test_user_values_never_reach_the_command_line() -> None:
     uri = "file:///store/stages/search_ranking/ingest/f/attempts/a1/_REQUEST.json"
-    shield = [sys.executable, "-m", "training.runtime.processes", "--parent", "42", "--"]
+    shield = [sys.executable, "-m", "training.process.child", "--parent", "42", "--"]
     assert command_of(uri, request("ingest"), SPEC, parent_pid=42) == [*shield, sys.executable, "-m", "training.stages.ingest", uri]
 
 

@@ -16,8 +16,8 @@ from nightshift.operators import approval
 from nightshift.operators.approval import AnswerOperator, AskOperator, RefusedAnswerError, WatchRequest
 from nightshift.settings import Settings
 from nightshift.wiring.approval import approval_dag
-from training.registry.decisions import record_candidate
-from training.registry.ledger import AliasHolder, Entry, Ledger
+from training.registry.ledger.decisions import record_candidate
+from training.registry.ledger.ledger import AliasHolder, Entry, Ledger
 from training.runtime.provenance import CHECKOUT
 from training.spec import PipelineSpec, parse_spec
 from training.spec.models import Alerts

@@ -15,11 +15,11 @@ from nightshift.operators import canary_looks
 from nightshift.operators.canary_looks import MissedLooksOperator, NextLookOperator
 from nightshift.operators.resolve_canary import ResolveCanary
 from nightshift.settings import Settings
-from training.registry.decisions import record_candidate
-from training.registry.ledger import AliasHolder, Ledger
+from training.registry.ledger.decisions import record_candidate
+from training.registry.ledger.ledger import AliasHolder, Ledger
 from training.runtime.provenance import CHECKOUT
 from training.spec import PipelineSpec, parse_spec
-from training.spec.schedule import next_slot
+from training.spec.schedule.instants import next_slot
 
 MODEL = "search_ranking"
 DAG_ID = f"{MODEL}.canary"

@@ -18,7 +18,7 @@ from nightshift.operators.wait import WaitForData
 from nightshift.resolved_run import ResolvedRun
 from nightshift.settings import Settings
 from training.contracts import RunIdentity, StageResult
-from training.data.dataset_versions import register_snapshot
+from training.data.snapshot.index import register_snapshot
 from training.database import connect
 from training.database.datasets import deprecate, find_dataset
 from training.errors import DeniedError

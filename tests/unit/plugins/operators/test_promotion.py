@@ -24,9 +24,9 @@ from nightshift.resolved_run import check_settled, settle
 from nightshift.settings import Settings
 from nightshift.work import Work
 from training.contracts import ContractError, RunIdentity, StageResult, sha256_hex
-from training.registry.decisions import record_candidate
-from training.registry.ledger import AliasHolder, Entry, Ledger
-from training.registry.orders import Order, place
+from training.registry.ledger.decisions import record_candidate
+from training.registry.ledger.ledger import AliasHolder, Entry, Ledger
+from training.registry.ledger.rollback_orders import Order, place
 from training.runtime.provenance import CHECKOUT
 from training.spec import freeze, load_spec, resolve_uris
 from training.spec.models import Alerts

@@ -24,9 +24,9 @@ from nightshift.operators.stage import StageFailedError, StageOperator
 from nightshift.settings import Settings
 from tests.unit.training.registry.scenes import decide_on
 from training.contracts import RunIdentity, StageRequest, StageResult
-from training.registry.findings import Findings
-from training.registry.ledger import Ledger
-from training.registry.registered import Noted, Registration, forget_note, note
+from training.registry.ledger.findings import Findings
+from training.registry.ledger.ledger import Ledger
+from training.registry.ledger.registered import Noted, Registration, forget_note, note
 from training.runtime.provenance import CHECKOUT
 from training.spec import freeze, load_spec, resolve_uris
 from training.store import Store

@@ -83,7 +83,7 @@ def night(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Night]:
         patch.setenv("NIGHTSHIFT_DATABASE", f"sqlite:///{folder}/nightshift.db")
         patch.delenv("NIGHTSHIFT_CODE_VERSION", raising=False)
         patch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-        patch.setattr("training.engine.tracking.CLOSE_SECONDS", 0.5)
+        patch.setattr("training.engine.tracking.tracker.CLOSE_SECONDS", 0.5)
         made = Night(folder)
         # Everything is made by the code of this checkout; what names it is the copy.
         patch.setattr(stage_work, "stage_code", lambda *args, **more: stage_code(*args, **more, sources=Sources(made.code)))
@@ -96,7 +96,7 @@ def night(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Night]:
 @pytest.mark.parametrize(
     ("file", "stages", "evaluates"),
     [
-        ("training/registry/gates.py", [], True),
+        ("training/registry/gates/judging.py", [], True),
         ("training/pages/evaluation.css", [], True),
         ("training/stages/promote.py", [], False),
         ("training/tuning/study.py", [], False),

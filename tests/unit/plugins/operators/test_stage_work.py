@@ -17,8 +17,8 @@ from nightshift.settings import Settings
 from nightshift.work import Work
 from tests.unit.training.registry.scenes import decide_on
 from training.contracts import RunIdentity, StageResult, fingerprint
-from training.registry.decisions import answer_request, roll_back
-from training.registry.ledger import Ledger
+from training.registry.ledger.decisions import answer_request, roll_back
+from training.registry.ledger.ledger import Ledger
 from training.runtime.provenance import CHECKOUT
 from training.spec import PipelineSpec, freeze, load_spec, parse_spec, resolve_uris, spec_part
 from training.store import Store

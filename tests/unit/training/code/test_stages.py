@@ -12,8 +12,8 @@ from training.code.stages import code_roots, stage_code
 from training.errors import SpecError
 from training.runtime.provenance import CHECKOUT
 from training.spec import PipelineSpec, load_spec
-from training.spec.families import FAMILIES
-from training.spec.metrics import DESCRIPTORS
+from training.spec.descriptors.families import FAMILIES
+from training.spec.descriptors.metrics import DESCRIPTORS
 from training.stage_table import ALL_STAGES
 
 PIPELINES = CHECKOUT / "dags" / "pipelines"
@@ -62,7 +62,7 @@ EVERY = set(ALL_STAGES)
         ("training/pages/study.html", {"tune"}),
         ("training/evaluation/latency.py", {"evaluate"}),
         ("training/database/migrations/versions/0001_tables.py", {"ingest", "promote"}),
-        ("training/data/joins.py", {"prepare", *SCORING}),
+        ("training/data/join/contract.py", {"prepare", *SCORING}),
         ("training/runtime/runner.py", EVERY),
         ("training/spec/sections/data.py", EVERY),
     ],

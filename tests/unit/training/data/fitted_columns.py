@@ -6,8 +6,8 @@ from typing import Any
 
 import pandas as pd
 
-from training.data.encoders import EncoderSettings
-from training.data.transforms import FeaturePlan, FittedTransforms
+from training.data.features.encoders import EncoderSettings
+from training.data.features.transforms import FeaturePlan, FittedTransforms
 
 
 def plan(name: str, kind: str, *, serve_as: float | str | None = None, **settings: Any) -> FeaturePlan:

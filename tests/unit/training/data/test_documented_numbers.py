@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from training.data.classes import MAX_CLASSES
-from training.data.engines.duckdb_windows import BLOCK_ROWS
-from training.data.fits import DEFAULT_BUCKETS, DEFAULT_HASH_BUCKETS, DEFAULT_MAX_CATEGORIES
-from training.data.text_grams import DEFAULT_TEXT_BUCKETS
-from training.data.validation.drift import FREQUENT_VALUES
-from training.data.validation.key_histogram import MAX_BINS
-from training.data.validation.label_checks import WARN_SHARE
-from training.data.validation.nights import MAX_NIGHTS
-from training.data.validation.snapshot_checks import DEFAULT_MEMORY
-from training.data.validation.snapshot_view import CHUNK_ROWS
-from training.data.validation.value_columns import MAX_FREQUENT, MAX_HELD, MAX_TEXT
+from training.data.features.classes import MAX_CLASSES
+from training.data.features.fitting import DEFAULT_BUCKETS, DEFAULT_HASH_BUCKETS, DEFAULT_MAX_CATEGORIES
+from training.data.features.text_ngrams import DEFAULT_TEXT_BUCKETS
+from training.data.join.engines.duckdb_windows import BLOCK_ROWS
 from training.runtime import stage_memory
 from training.runtime.provenance import CHECKOUT
 from training.sources import csv_reader, jsonl_reader, limits
 from training.spec.rules.features import MAX_TEXT_BUCKETS
 from training.spec.sections.drift import Drift
 from training.stages import check_data
+from training.validation.all_checks import DEFAULT_MEMORY
+from training.validation.checks.label_delay import WARN_SHARE
+from training.validation.columns.histogram import MAX_BINS
+from training.validation.columns.values import MAX_FREQUENT, MAX_HELD, MAX_TEXT
+from training.validation.drift.within_snapshot import FREQUENT_VALUES
+from training.validation.earlier_nights import MAX_NIGHTS
+from training.validation.snapshot_view import CHUNK_ROWS
 
 MIB = 1 << 20
 GUIDE = (CHECKOUT / "docs" / "data.md").read_text(encoding="utf-8")

@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from training.data.snapshot_meta import rows_per_table
-from training.data.snapshots import SnapshotPlan, _named, take_snapshot
+from training.data.snapshot.builder import SnapshotPlan, _named, take_snapshot
+from training.data.snapshot.meta import rows_per_table
 from training.errors import DataError, SpecError
 from training.runtime.provenance import CHECKOUT
 from training.sources.listing import list_source, listing_for, missing_partitions

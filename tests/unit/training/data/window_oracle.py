@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from fractions import Fraction
 from typing import Any
 
-from training.data.windows import MICROSECOND, WindowColumn
+from training.data.join.windows import MICROSECOND, WindowColumn
 
 Row = Mapping[str, Any]
 

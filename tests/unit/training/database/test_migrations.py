@@ -18,7 +18,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from training.database import Base, connect
 from training.database.connect import MIGRATIONS
 from training.errors import DataError
-from training.registry.ledger import Ledger
+from training.registry.ledger.ledger import Ledger
 
 INSTANT = "2026-01-01 00:00:00+00:00"
 ADDED = """

@@ -15,7 +15,7 @@ from training.database import connect, outages
 from training.database.connect import database_faults
 from training.errors import SpecError, UnavailableError
 from training.process.waiting import WAIT, database_wait_seconds, waiting_for_database
-from training.registry.ledger import Ledger
+from training.registry.ledger.ledger import Ledger
 from training.runtime.provenance import CHECKOUT
 
 

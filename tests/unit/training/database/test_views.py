@@ -16,9 +16,9 @@ from sqlalchemy.orm import Session
 from tests.unit.training.registry.scenes import candidate, decide_on
 from training.database import connect
 from training.database.schema import DatasetVersion, LedgerDecision, ModelStanding, ModelVersion
-from training.registry.decisions import answer_request, record_candidate, roll_back, settle_canary
-from training.registry.ledger import Ledger
-from training.registry.registered import Registration
+from training.registry.ledger.decisions import answer_request, record_candidate, roll_back, settle_canary
+from training.registry.ledger.ledger import Ledger
+from training.registry.ledger.registered import Registration
 
 NOW = datetime(2026, 2, 1, tzinfo=UTC)
 VIEWS = (

@@ -16,9 +16,9 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from tests.shard_files import write_shards
 from training.contracts import RunIdentity, StageRequest
-from training.data.loader import Batch, Loader, ShardSet
-from training.data.shards import describe_layout
-from training.data.transforms import LayoutEntry, Matrix
+from training.data.dataset.loader import Batch, Loader, ShardSet
+from training.data.dataset.shard_writer import describe_layout
+from training.data.features.transforms import LayoutEntry, Matrix
 from training.engine.checkpoint.checkpoints import Checkpoints
 from training.engine.checkpoint.writer import Interval
 from training.engine.loop import Loop, Parts
@@ -26,7 +26,7 @@ from training.engine.optim import Schedule
 from training.engine.optimizers import OptimizerSettings
 from training.engine.parallel.choice import strategy_for
 from training.engine.parallel.gang import Gang
-from training.engine.tracking import Tracker
+from training.engine.tracking.tracker import Tracker
 from training.runtime.context import StageContext, StopFlag
 from training.store import StageAddress, Store
 from training.store.leases import Lease

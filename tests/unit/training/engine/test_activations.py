@@ -13,7 +13,7 @@ from tests.unit.training.engine.loop_bench import LoopBench, outcome
 from tests.unit.training.engine.parallel.ranks import run_ranks
 from tests.unit.training.engine.parallel.tiny_transformer import TinyTransformer, squares, train
 from tests.unit.training.models.family_bench import FamilyBench
-from training.data.loader import Batch
+from training.data.dataset.loader import Batch
 from training.engine.activations import checkpoint_activations, repeated_blocks
 from training.engine.parallel.choice import strategy_for
 from training.engine.parallel.gang import Gang

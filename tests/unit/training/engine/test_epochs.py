@@ -19,7 +19,7 @@ from tests.unit.training.engine.loop_bench import (
     squares,
     stop_after,
 )
-from training.data.loader import Batch
+from training.data.dataset.loader import Batch
 from training.engine.parallel.gang import Gang
 from training.errors import PreemptedError
 

@@ -17,7 +17,7 @@ from tests.unit.training.engine.parallel.ranks import run_ranks
 from tests.unit.training.engine.parallel.tiny_transformer import TinyTransformer, global_batch
 from tests.unit.training.engine.parallel.tiny_transformer import squares as row_squares
 from tests.unit.training.engine.test_optimizers import Deep
-from training.data.loader import Batch, cut
+from training.data.dataset.loader import Batch, cut
 from training.engine.loop import Loop
 from training.engine.optim import Schedule, ScheduledOptimizer
 from training.engine.optimizers import OptimizerSettings

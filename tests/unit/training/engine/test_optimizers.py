@@ -12,7 +12,7 @@ from torch import nn
 
 from tests.unit.training.engine.loop_bench import LoopBench, outcome, recorded_steps, stop_after
 from tests.unit.training.models.family_bench import FamilyBench
-from training.data.loader import Batch
+from training.data.dataset.loader import Batch
 from training.engine.optim import Schedule, ScheduledOptimizer
 from training.engine.optimizers import OptimizerSettings, check_matrices, hidden_matrices
 from training.errors import PreemptedError, SpecError

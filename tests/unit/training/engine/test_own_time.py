@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from training.data.loader import Batch
+from training.data.dataset.loader import Batch
 from training.engine import own_time
 from training.engine.own_time import SCHEDULER_FILE, OwnTime, ThreadClock, trimmed_mean
 

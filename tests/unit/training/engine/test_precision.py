@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from tests.unit.training.engine.loop_bench import LoopBench, outcome, squares
-from training.data.loader import Batch
+from training.data.dataset.loader import Batch
 from training.engine.precision import autocast, choose_precision
 from training.errors import SpecError
 

@@ -21,7 +21,7 @@ from tests.unit.training.engine.loop_bench import (
     squares,
     stop_after,
 )
-from training.data.loader import Batch
+from training.data.dataset.loader import Batch
 from training.engine.loop import Loop, Progress
 from training.engine.optim import Schedule, ScheduledOptimizer
 from training.engine.optimizers import OptimizerSettings

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from tests.unit.training.engine.loop_bench import BATCH_SIZE, Line, LoopBench, outcome, recorded_steps, squares
-from training.data.loader import Batch
+from training.data.dataset.loader import Batch
 from training.engine.loop import _seed
 from training.engine.parallel.gang import Gang
 

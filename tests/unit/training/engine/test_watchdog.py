@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from tests.unit.training.engine.loop_bench import Line, LoopBench, after_each_step, squares
-from training.data.loader import Batch
+from training.data.dataset.loader import Batch
 from training.engine.watchdog import EXPLOSION_STEPS, MEMORY_STEPS, Watchdog
 from training.errors import DivergedError
 

@@ -13,9 +13,9 @@ from torch import nn
 from tests.shard_files import write_shards
 from tests.unit.training.engine.loop_bench import DIGEST, LAYOUT, Line, LoopBench
 from tests.unit.training.engine.parallel.ranks import run_ranks
-from training.data.loader import Batch, Loader, ShardSet
-from training.data.shards import ShardWriter, describe_layout
-from training.data.transforms import Matrix
+from training.data.dataset.loader import Batch, Loader, ShardSet
+from training.data.dataset.shard_writer import ShardWriter, describe_layout
+from training.data.features.transforms import Matrix
 from training.engine.parallel.gang import Gang
 
 COPIES = np.array([0, 1, 3, 2] * 6)

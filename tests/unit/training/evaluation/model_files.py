@@ -9,8 +9,8 @@ import pandas as pd
 import xgboost
 
 from training.contracts import canonical_json
-from training.data.encoders import EncoderSettings
-from training.data.transforms import FeaturePlan, FittedTransforms
+from training.data.features.encoders import EncoderSettings
+from training.data.features.transforms import FeaturePlan, FittedTransforms
 
 FRAME = pd.DataFrame({"value": np.arange(60.0), "search": np.arange(60) // 4})
 

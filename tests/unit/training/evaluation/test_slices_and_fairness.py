@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from benchmarks.scored import metric_named, metric_value
 from training.evaluation.metrics.metric import Metric, OwnMetric, ScoredRows
 from training.evaluation.metrics.registry import metric_of
+from training.evaluation.record import Slice
 from training.evaluation.slices import MAX_PAIRS, MAX_SLICES, MISSING, Values, by_slice, fairness_of, values_of, worst_and_gap
-from training.evaluation_record import Slice
 
 RNG = np.random.default_rng(4)
 NUM_ROWS = 2000

@@ -11,16 +11,16 @@ import torch
 
 from tests.shard_files import write_shards
 from tests.unit.training.engine.loop_bench import DIGEST, LoopBench, RecordingTracker
-from training.data.shards import describe_layout
-from training.data.transforms import LayoutEntry, Matrix
+from training.data.dataset.shard_writer import describe_layout
+from training.data.features.transforms import LayoutEntry, Matrix
 from training.engine.checkpoint.checkpoints import Checkpoints
-from training.engine.parallel.alone import Alone
 from training.engine.parallel.gang import Gang
+from training.engine.parallel.single_process import Alone
 from training.models.base import FitContext
 from training.runtime.context import StageContext
 from training.runtime.provenance import CHECKOUT
 from training.spec import PipelineSpec, parse_spec
-from training.spec.families import FAMILIES
+from training.spec.descriptors.families import FAMILIES
 
 FLOATS = ("price", "rating")
 CARDINALITIES = {"user_id": 7, "item_id": 11, "position": 5}

@@ -9,7 +9,7 @@ import pytest
 import xgboost
 
 from training.engine.devices import DevicePlace
-from training.engine.parallel.alone import Alone
+from training.engine.parallel.single_process import Alone
 from training.errors import SpecError
 from training.models.boosted_trees.family import BoostedTreesSettings
 from training.models.boosted_trees.module import _parameters

@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.training.stages.evaluate_bench import SPEC, EvaluateBench, orders, spec_for
 from training.contracts import ExitCode
-from training.data.dataset_reader import DatasetReader
+from training.data.dataset.reader import DatasetReader
 from training.errors import SpecError
 from training.models.predictor import load_predictor
 
@@ -22,7 +22,7 @@ SETTINGS = "settings: {max_depth: 3}"
 def _no_tracking(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     monkeypatch.setenv("NIGHTSHIFT_DATABASE", f"sqlite:///{tmp_path}/nightshift.db")
-    monkeypatch.setattr("training.engine.tracking.CLOSE_SECONDS", 0.5)
+    monkeypatch.setattr("training.engine.tracking.tracker.CLOSE_SECONDS", 0.5)
 
 
 def trained(bench: EvaluateBench, folder: Path, settings: str) -> tuple[np.ndarray, np.ndarray, str]:

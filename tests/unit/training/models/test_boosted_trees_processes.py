@@ -11,9 +11,9 @@ import xgboost
 from tests.unit.training.engine.parallel.ranks import run_ranks
 from tests.unit.training.models import family_bench, tree_ranks
 from tests.unit.training.models.family_bench import FamilyBench
-from training.data.mapped_shards import MappedShards
-from training.data.shard_format import ShardMeta
-from training.engine.parallel.alone import Alone
+from training.data.dataset.mapped_shards import MappedShards
+from training.data.dataset.shard_format import ShardMeta
+from training.engine.parallel.single_process import Alone
 from training.models.boosted_trees import matrices
 from training.models.boosted_trees.matrices import MatrixBlocks, too_large
 

@@ -12,15 +12,15 @@ from sklearn.linear_model import LogisticRegression, PoissonRegressor, Ridge
 from tests.unit.training.models.family_bench import CARDINALITIES, FamilyBench
 from tests.unit.training.stages.evaluate_bench import SPEC, EvaluateBench, orders, spec_for
 from training.contracts import ExitCode
-from training.data.dataset_reader import DatasetReader
-from training.data.mapped_shards import MappedShards
-from training.data.transforms import LayoutEntry, Matrix
+from training.data.dataset.mapped_shards import MappedShards
+from training.data.dataset.reader import DatasetReader
+from training.data.features.transforms import LayoutEntry, Matrix
 from training.errors import DataError, PreemptedError, SpecError
 from training.models.base import FitResult, load_family
 from training.models.linear import fitting
 from training.models.linear.family import LinearSettings
 from training.models.predictor import load_predictor
-from training.registry.registered import Registration
+from training.registry.ledger.registered import Registration
 
 TASKS = ["binary", "multiclass", "regression"]
 MODEL = "model: boosted_trees, seed: 3, epochs: 20, learning_rate: 0.3, settings: {max_depth: 3}"
@@ -172,9 +172,9 @@ def test_keys_without_effect_and_missing_ones_are_refused_by_check(task: str, te
 def test_a_night_with_linear_ends_with_a_model_that_scores_raw_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     monkeypatch.setenv("NIGHTSHIFT_DATABASE", f"sqlite:///{tmp_path}/nightshift.db")
-    monkeypatch.setattr("training.engine.tracking.CLOSE_SECONDS", 0.5)
+    monkeypatch.setattr("training.engine.tracking.tracker.CLOSE_SECONDS", 0.5)
     monkeypatch.setattr(
-        "training.registry.mlflow_versions.register_candidate",
+        "training.registry.mlflow.versions.register_candidate",
         lambda *_args, **_named: Registration(number="7", logged_model="m-7", artifact_digest="f" * 64),
     )
     monkeypatch.setattr("training.evaluation.latency.measure", lambda *_args, **_named: None)

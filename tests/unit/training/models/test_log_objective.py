@@ -10,10 +10,10 @@ import pytest
 
 from tests.unit.training.stages.evaluate_bench import SPEC, EvaluateBench, orders, spec_for
 from training.contracts import ExitCode
-from training.data.dataset_reader import DatasetReader
+from training.data.dataset.reader import DatasetReader
 from training.errors import SpecError
 from training.models.predictor import load_predictor
-from training.registry.registered import Registration
+from training.registry.ledger.registered import Registration
 
 pytestmark = pytest.mark.slow
 
@@ -30,9 +30,9 @@ PRIMARY = "primary: rmse"
 def _offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     monkeypatch.setenv("NIGHTSHIFT_DATABASE", f"sqlite:///{tmp_path}/nightshift.db")
-    monkeypatch.setattr("training.engine.tracking.CLOSE_SECONDS", 0.5)
+    monkeypatch.setattr("training.engine.tracking.tracker.CLOSE_SECONDS", 0.5)
     monkeypatch.setattr(
-        "training.registry.mlflow_versions.register_candidate",
+        "training.registry.mlflow.versions.register_candidate",
         lambda *_args, **_named: Registration(number="7", logged_model="m-7", artifact_digest="f" * 64),
     )
     monkeypatch.setattr("training.evaluation.latency.measure", lambda *_args, **_named: None)

@@ -43,7 +43,7 @@ def test_training_and_check_warn_where_the_limit_is_too_small(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, limit: str
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-    monkeypatch.setattr("training.engine.tracking.CLOSE_SECONDS", 0.5)
+    monkeypatch.setattr("training.engine.tracking.tracker.CLOSE_SECONDS", 0.5)
     monkeypatch.setenv(STAGE_MEMORY.name, limit)
     bench = EvaluateBench(tmp_path, "binary")
     caplog.set_level(logging.WARNING)

@@ -13,10 +13,10 @@ pytest.importorskip("lightgbm", exc_type=(ImportError, OSError))  # type: ignore
 
 from tests.unit.training.models import family_bench
 from tests.unit.training.models.family_bench import FamilyBench
-from training.data.mapped_shards import MappedShards
-from training.data.transforms import LayoutEntry, Matrix
+from training.data.dataset.mapped_shards import MappedShards
+from training.data.features.transforms import LayoutEntry, Matrix
 from training.models.base import load_family
-from training.spec.families import FAMILIES
+from training.spec.descriptors.families import FAMILIES
 
 ALPHA = 0.2
 

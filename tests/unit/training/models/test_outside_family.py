@@ -25,7 +25,7 @@ from training.spec.schema import pipeline_schema
 pytestmark = pytest.mark.slow
 
 FAMILY = """
-from training.spec.families import NEURAL_ONLY, FamilyDescriptor
+from training.spec.descriptors.families import NEURAL_ONLY, FamilyDescriptor
 from training.spec.types import Section
 
 
@@ -55,7 +55,7 @@ class Ridge(Family):
     """Least squares with a penalty, in one epoch."""
 
     def fit(self, context):
-        from training.data.mapped_shards import MappedShards
+        from training.data.dataset.mapped_shards import MappedShards
 
         parts = {}
         for split in ("train", "validation"):

@@ -14,7 +14,7 @@ from torch import nn
 from tests.unit.training.engine.loop_bench import DIGEST
 from tests.unit.training.engine.parallel.ranks import run_ranks
 from tests.unit.training.models.family_bench import FamilyBench
-from training.data.loader import Batch, cut
+from training.data.dataset.loader import Batch, cut
 from training.engine.checkpoint.savers import Savers
 from training.engine.parallel.choice import strategy_for
 from training.engine.parallel.gang import Gang

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.unit.training.models.family_bench import FamilyBench
-from training.data.loader import Batch
+from training.data.dataset.loader import Batch
 from training.engine.parallel.choice import strategy_for
 from training.engine.parallel.gang import Gang
 from training.models.ranker.module import Ranker

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from tests.unit.training.models.family_bench import FamilyBench
-from training.data.loader import Batch
+from training.data.dataset.loader import Batch
 from training.errors import SpecError
 from training.models.base import load_family
 from training.models.boosted_trees import matrices

@@ -10,11 +10,11 @@ import numpy as np
 from sklearn.metrics import average_precision_score, brier_score_loss, log_loss, roc_auc_score
 
 from tests.unit.training.registry.good_evaluation import CHAMPION
-from training.evaluation_record import EvaluationRecord
+from training.evaluation.record import EvaluationRecord
 from training.pages.evaluation import EvaluationPage, render_report
 from training.pages.plots import task_plots
-from training.registry.gate import Reason
-from training.registry.gates import Decision
+from training.registry.gates.case import Reason
+from training.registry.gates.judging import Decision
 from training.spec.sections.evaluation import Evaluate
 
 CARRIERS = ("UA", "B6", "EV", "DL", "AA", "MQ", "US", "9E", "WN", "VX", "FL", "AS", "F9", "YV", "HA", "OO")

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from training.data.validation.nights import MAX_NIGHTS, _age_hours, with_night
-from training.data.validation.results import Findings
 from training.pages.validation import MAX_NIGHT_COLUMNS, NIGHT_HEIGHT, night_charts, render_report
+from training.validation.earlier_nights import MAX_NIGHTS, _age_hours, with_night
+from training.validation.results import Findings
 
 
 def night(day: int, rows: int, *, age: float | None = 2.0, missing: dict[str, int] | None = None, table: str = "orders") -> dict[str, Any]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from training.data.validation.results import Findings
-from training.data.validation.snapshot_drift import Bar, ColumnDrift, Comparison
 from training.pages.validation import DRIFT_HEIGHT, DRIFT_WIDTH, MAX_DRIFT_CHARTS, render_report
+from training.validation.drift.between_snapshots import Bar, ColumnDrift, Comparison
+from training.validation.results import Findings
 
 
 def drift(psi: float, *bars: Bar) -> ColumnDrift:

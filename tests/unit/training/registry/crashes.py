@@ -16,9 +16,9 @@ import mlflow
 from tests.unit.training.registry.registered import registered
 from tests.unit.training.registry.scenes import decide_on
 from training.database import connect
-from training.registry.decisions import answer_request, roll_back, settle_canary, settlement
-from training.registry.ledger import Ledger
-from training.registry.mlflow_mirror import mirror
+from training.registry.ledger.decisions import answer_request, roll_back, settle_canary, settlement
+from training.registry.ledger.ledger import Ledger
+from training.registry.mlflow.mirror import mirror
 from training.store import Store
 
 CALLS = (

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from training.errors import DataError
-from training.evaluation_record import EvaluationRecord
-from training.registry.gates import Decision
-from training.registry.gates import decide as decide_record
+from training.evaluation.record import EvaluationRecord
+from training.registry.gates.judging import Decision
+from training.registry.gates.judging import decide as decide_record
 from training.runtime.provenance import CHECKOUT
 from training.spec import load_spec
 from training.spec.sections.evaluation import Evaluate

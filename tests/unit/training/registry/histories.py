@@ -17,16 +17,16 @@ from mlflow.exceptions import MlflowException
 from tests.unit.training.registry.tracking_databases import Tracking
 from training.contracts import sha256_hex
 from training.errors import DeniedError, NightshiftError
-from training.registry.decisions import answer_request, former_champions, record_candidate, roll_back, settle_canary
-from training.registry.findings import Finding, Findings
-from training.registry.ledger import AliasHolder, Ledger
-from training.registry.mlflow_aliases import ALIASES, KEPT
-from training.registry.mlflow_mirror import differences, mirror
-from training.registry.mlflow_versions import WEIGHTS_TAG, register_candidate
-from training.registry.repair import repair_models
-from training.registry.restoring import Origin, registration_now
-from training.registry.retention import LedgerRoots
-from training.registry.semver import Recipe, semantic_version
+from training.registry.ledger.decisions import answer_request, former_champions, record_candidate, roll_back, settle_canary
+from training.registry.ledger.findings import Finding, Findings
+from training.registry.ledger.ledger import AliasHolder, Ledger
+from training.registry.ledger.retention import LedgerRoots
+from training.registry.ledger.semver import Recipe, semantic_version
+from training.registry.mlflow.aliases import ALIASES, KEPT
+from training.registry.mlflow.mirror import differences, mirror
+from training.registry.mlflow.repair import repair_models
+from training.registry.mlflow.restoring import Origin, registration_now
+from training.registry.mlflow.versions import WEIGHTS_TAG, register_candidate
 from training.store import Store
 
 ROOT: Final = Path(__file__).resolve().parents[4]

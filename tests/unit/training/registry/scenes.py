@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from training.errors import NightshiftError
-from training.registry.decisions import record_candidate
-from training.registry.ledger import AliasHolder, Entry, Ledger
+from training.registry.ledger.decisions import record_candidate
+from training.registry.ledger.ledger import AliasHolder, Entry, Ledger
 
 FINE = ({"gate": "improvement", "passed": True, "words": "better by 0.01"},)
 ASKING = ({"gate": "fairness", "passed": False, "words": "gap 0.2 is above 0.1"},)

@@ -19,14 +19,14 @@ from nightshift.console import run
 from nightshift.queries.models import summary_of
 from tests.unit.training.registry import scenes
 from tests.unit.training.registry.scenes import rows, seats
-from training.engine.mlflow_delivery import QUICK
+from training.engine.tracking.mlflow_delivery import QUICK
 from training.errors import ExitCode, UnavailableError
-from training.registry import mlflow_mirror as mirror_module
-from training.registry import repair
 from training.registry.__main__ import main as check
-from training.registry.ledger import Entry, Ledger
-from training.registry.mlflow_mirror import mirror
-from training.registry.registered import Registration
+from training.registry.ledger.ledger import Entry, Ledger
+from training.registry.ledger.registered import Registration
+from training.registry.mlflow import mirror as mirror_module
+from training.registry.mlflow import repair
+from training.registry.mlflow.mirror import mirror
 from training.store import Store
 
 ROOT = Path(__file__).resolve().parents[4]

@@ -11,7 +11,7 @@ from sqlalchemy import Engine, select
 from sqlalchemy.orm import Session
 
 from tests.commands import command
-from training.data.dataset_versions import register_snapshot
+from training.data.snapshot.index import register_snapshot
 from training.database import DatasetVersion, connect
 from training.database.datasets import check_not_deprecated, datasets, deprecate, find_dataset
 from training.errors import DeniedError

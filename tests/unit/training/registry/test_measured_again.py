@@ -6,8 +6,8 @@ import pytest
 
 from tests.unit.training.registry.scenes import decide_on, seats
 from training.errors import DeniedError
-from training.registry.decisions import roll_back
-from training.registry.ledger import Ledger
+from training.registry.ledger.decisions import roll_back
+from training.registry.ledger.ledger import Ledger
 
 
 @pytest.fixture

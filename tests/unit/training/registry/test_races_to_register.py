@@ -11,9 +11,9 @@ import mlflow
 import pytest
 
 from tests.unit.training.registry.scenes import at_once
-from training.registry import mlflow_versions
-from training.registry.mlflow_versions import WEIGHTS_TAG, register_candidate
-from training.registry.registered import Noted, note
+from training.registry.ledger.registered import Noted, note
+from training.registry.mlflow import versions as mlflow_versions
+from training.registry.mlflow.versions import WEIGHTS_TAG, register_candidate
 from training.store import Store
 
 CALLERS = 6

@@ -17,9 +17,9 @@ from tests.unit.training.evaluation.model_files import FRAME, model_folder
 from training.errors import DataError
 from training.models.predictor import load_predictor
 from training.registry import serving
-from training.registry.mlflow_versions import register_candidate
-from training.registry.model_code import PREFIX
-from training.registry.model_files import LIST_NAME, check_files, write_list
+from training.registry.mlflow.versions import register_candidate
+from training.registry.model.code import PREFIX
+from training.registry.model.files import LIST_NAME, check_files, write_list
 from training.registry.serving import load_verified
 from training.store import Store
 

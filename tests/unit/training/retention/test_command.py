@@ -14,8 +14,8 @@ from tests.commands import command
 from tests.unit.training.registry.scenes import decide_on
 from tests.unit.training.store.collected_store import collector_of
 from training.errors import SpecError, StoreError
-from training.registry.ledger import Ledger
-from training.registry.retention import LedgerRoots
+from training.registry.ledger.ledger import Ledger
+from training.registry.ledger.retention import LedgerRoots
 from training.retention.settings import Retention, load_retention
 from training.store import Store
 from training.store.collector import Collector

@@ -22,8 +22,8 @@ AS_OWN_PROGRAM = "import sys, types\nsys.modules['__main__'].__spec__ = types.Si
 
 SUITE = """
 import pandas as pd
-from training.data.validation.suite_batches import judge_batches
-from training.data.validation.suites import SuiteJudge
+from training.validation.suites.batches import judge_batches
+from training.validation.suites.judging import SuiteJudge
 frame = pd.DataFrame({"dice": [1, 2, 3, 4, 5, 6] * 50})
 partition = {"values": [1, 2, 3, 4, 5, 6], "weights": [1 / 6] * 6}
 kwargs = {"column": "dice", "partition_object": partition, "threshold": 0.1}

@@ -16,9 +16,10 @@ from torch.distributed import run as torchs
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
+from training.process import child as processes
 from training.process import liveness
 from training.process.liveness import Phase
-from training.runtime import processes, torchrun
+from training.runtime import torchrun
 from training.runtime.provenance import CHECKOUT
 from training.store import Store
 

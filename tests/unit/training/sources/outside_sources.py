@@ -20,7 +20,7 @@ from urllib.parse import unquote, urlsplit
 
 from training.errors import DataError
 from training.sources.source import PartContent, SourcePart
-from training.spec.source_kinds import Days, SourceDescriptor
+from training.spec.descriptors.sources import Days, SourceDescriptor
 from training.spec.types import Section
 
 
@@ -76,7 +76,7 @@ CALENDAR = '''
 """The days of the week, computed: a table that is in no place."""
 
 from training.sources.source import PartContent, SourcePart
-from training.spec.source_kinds import SourceDescriptor
+from training.spec.descriptors.sources import SourceDescriptor
 
 DESCRIPTOR = SourceDescriptor(has_uri=False)
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from training.data.snapshots import SnapshotPlan, take_snapshot
+from training.data.snapshot.builder import SnapshotPlan, take_snapshot
 from training.errors import DataError, SpecError
 from training.runtime.memory import memory_limit_bytes
 from training.sources import files

@@ -22,7 +22,7 @@ from training.runtime.provenance import CHECKOUT
 from training.spec import PipelineSpec
 
 READ_BY_NAME = {
-    "data.source.window": "training/spec/schedule.py",
+    "data.source.window": "training/spec/schedule/instants.py",
     "train.parallel.shard": "training/spec/sections/train.py",
     "train.parallel.tensor": "training/spec/sections/train.py",
     "train.parallel.pipeline": "training/spec/sections/train.py",

@@ -12,7 +12,7 @@ import pytest
 
 from training.contracts import ExitCode
 from training.spec import check, schema
-from training.spec.yaml_reader import read_document
+from training.spec.reader.yaml import read_document
 
 Changed = Callable[..., bytes]
 

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from tests.unit.training.stages.evaluate_bench import EvaluateBench
 from training.contracts import ExitCode, StageResult
-from training.data.dataset_reader import DatasetReader
-from training.data.joins import LABEL
-from training.data.transforms import FittedTransforms, Matrix
+from training.data.dataset.reader import DatasetReader
+from training.data.features.transforms import FittedTransforms, Matrix
+from training.data.join.contract import LABEL
 from training.spec import PipelineSpec
 from training.spec.registration import Registration, registered_spec
 from training.store import StageAddress

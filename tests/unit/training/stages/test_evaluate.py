@@ -13,12 +13,12 @@ import pytest
 
 from tests.unit.training.stages.evaluate_bench import EvaluateBench
 from training.contracts import ExitCode, StageResult
-from training.data.classes import MAX_CLASSES
+from training.data.features.classes import MAX_CLASSES
 from training.errors import DataError
 from training.evaluation import latency
 from training.models.shard_rows import num_classes
-from training.registry.registered import Registration
-from training.spec.metrics import metrics_of
+from training.registry.ledger.registered import Registration
+from training.spec.descriptors.metrics import metrics_of
 
 pytestmark = pytest.mark.slow
 
@@ -33,9 +33,9 @@ def _nobody_else(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
         patch.setenv("NIGHTSHIFT_DATABASE", f"sqlite:///{tmp_path_factory.mktemp('database')}/nightshift.db")
-        patch.setattr("training.engine.tracking.CLOSE_SECONDS", 0.5)
+        patch.setattr("training.engine.tracking.tracker.CLOSE_SECONDS", 0.5)
         patch.setattr(
-            "training.registry.mlflow_versions.register_candidate",
+            "training.registry.mlflow.versions.register_candidate",
             lambda *_args, **_named: Registration(number="7", logged_model="m-7", artifact_digest="f" * 64),
         )
         patch.setattr(latency, "measure", lambda *_args, **_named: LATENCY)

@@ -15,9 +15,9 @@ import pytest
 
 from tests.unit.training.stages.evaluate_bench import run_stage
 from training.contracts import ExitCode, StageResult
-from training.data.dataset_reader import DatasetReader
+from training.data.dataset.reader import DatasetReader
 from training.models.predictor import load_predictor
-from training.registry.registered import Registration
+from training.registry.ledger.registered import Registration
 from training.runtime.provenance import CHECKOUT
 from training.sources.listing import listing_for
 from training.spec import PipelineSpec, parse_spec, resolve_uris
@@ -79,9 +79,9 @@ def demand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demand]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NIGHTSHIFT_DATABASE", f"sqlite:///{folder}/nightshift.db")
         patch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-        patch.setattr("training.engine.tracking.CLOSE_SECONDS", 0.5)
+        patch.setattr("training.engine.tracking.tracker.CLOSE_SECONDS", 0.5)
         patch.setattr(
-            "training.registry.mlflow_versions.register_candidate",
+            "training.registry.mlflow.versions.register_candidate",
             lambda *_args, **_named: Registration(number="7", logged_model="m-7", artifact_digest="f" * 64),
         )
         patch.setattr("training.evaluation.latency.measure", lambda *_args, **_named: None)

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from training.data.encoders import EncoderSettings
-from training.data.scratch_arrays import ScratchArrays
-from training.data.transforms import FeaturePlan
+from training.data.dataset.scratch_arrays import ScratchArrays
+from training.data.features.encoders import EncoderSettings
+from training.data.features.transforms import FeaturePlan
 from training.runtime.provenance import CHECKOUT
 from training.spec import load_spec
 from training.spec.sections.data import Feature

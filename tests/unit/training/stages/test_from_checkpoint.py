@@ -20,7 +20,7 @@ from training.errors import SpecError
 from training.runtime.provenance import CHECKOUT
 from training.spec import PipelineSpec, load_spec
 from training.spec.fingerprints import spec_part
-from training.spec.overrides import apply_overrides
+from training.spec.reader.overrides import apply_overrides
 from training.store.addresses import StoreUri
 
 main = command("checkpoints")
@@ -33,7 +33,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NIGHTSHIFT_DATABASE", f"sqlite:///{folder}/nightshift.db")
         patch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-        patch.setattr("training.engine.tracking.CLOSE_SECONDS", 0.5)
+        patch.setattr("training.engine.tracking.tracker.CLOSE_SECONDS", 0.5)
         made = Bench(folder)
         assert made.train("first") is ExitCode.DONE
         return made
@@ -42,7 +42,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
 @pytest.fixture(autouse=True)
 def _settings(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-    monkeypatch.setattr("training.engine.tracking.CLOSE_SECONDS", 0.5)
+    monkeypatch.setattr("training.engine.tracking.tracker.CLOSE_SECONDS", 0.5)
     monkeypatch.setattr(bench, "spec", bench.spec)
 
 

@@ -13,9 +13,9 @@ import pytest
 
 from tests.unit.training.stages.evaluate_bench import AS_OF, SPEC, orders, run_stage, spec_for
 from training.contracts import ExitCode, StageResult
-from training.data.dataset_reader import DatasetReader
+from training.data.dataset.reader import DatasetReader
 from training.evaluation import latency
-from training.registry.registered import Registration
+from training.registry.ledger.registered import Registration
 from training.sources.listing import listing_for
 from training.store import Store
 
@@ -47,9 +47,9 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep the stages from services."""
     monkeypatch.setenv("NIGHTSHIFT_DATABASE", f"sqlite:///{tmp_path}/nightshift.db")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-    monkeypatch.setattr("training.engine.tracking.CLOSE_SECONDS", 0.5)
+    monkeypatch.setattr("training.engine.tracking.tracker.CLOSE_SECONDS", 0.5)
     monkeypatch.setattr(
-        "training.registry.mlflow_versions.register_candidate",
+        "training.registry.mlflow.versions.register_candidate",
         lambda *_args, **_named: Registration(number="7", logged_model="m-7", artifact_digest="f" * 64),
     )
     monkeypatch.setattr(latency, "measure", lambda *_args, **_named: None)

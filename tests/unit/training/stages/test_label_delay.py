@@ -16,7 +16,7 @@ import pytest
 from tests.unit.training.stages.evaluate_bench import AS_OF, NUM_ROWS, SPEC, EvaluateBench, orders
 from training.contracts import ExitCode
 from training.evaluation import latency
-from training.registry.registered import Registration
+from training.registry.ledger.registered import Registration
 
 TEXT = SPEC.replace("label: {column: LABEL}", "label: {column: LABEL, known_at: settled_at}").replace(
     "      days: {type: double, known: after}",
@@ -41,9 +41,9 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EvaluateBench]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NIGHTSHIFT_DATABASE", f"sqlite:///{folder}/nightshift.db")
         patch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-        patch.setattr("training.engine.tracking.CLOSE_SECONDS", 0.5)
+        patch.setattr("training.engine.tracking.tracker.CLOSE_SECONDS", 0.5)
         patch.setattr(
-            "training.registry.mlflow_versions.register_candidate",
+            "training.registry.mlflow.versions.register_candidate",
             lambda *_args, **_named: Registration(number="7", logged_model="m-7", artifact_digest="f" * 64),
         )
         patch.setattr(latency, "measure", lambda *_args, **_named: None)

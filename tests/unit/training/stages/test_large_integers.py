@@ -9,11 +9,11 @@ import pandas as pd
 import pytest
 
 from tests.unit.training.stages.evaluate_bench import EvaluateBench, orders
-from training.data.dataset_reader import DatasetReader
+from training.data.dataset.reader import DatasetReader
 from training.errors import DataError
 from training.evaluation import latency
 from training.models.predictor import load_predictor
-from training.registry.registered import Registration
+from training.registry.ledger.registered import Registration
 
 pytestmark = pytest.mark.slow
 
@@ -29,9 +29,9 @@ CHANGES = {
 def test_neighbours_are_other_customers_in_training_evaluation_and_serving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NIGHTSHIFT_DATABASE", f"sqlite:///{tmp_path}/nightshift.db")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-    monkeypatch.setattr("training.engine.tracking.CLOSE_SECONDS", 0.5)
+    monkeypatch.setattr("training.engine.tracking.tracker.CLOSE_SECONDS", 0.5)
     monkeypatch.setattr(
-        "training.registry.mlflow_versions.register_candidate",
+        "training.registry.mlflow.versions.register_candidate",
         lambda *_args, **_named: Registration(number="7", logged_model="m-7", artifact_digest="f" * 64),
     )
     monkeypatch.setattr(latency, "measure", lambda *_args, **_named: None)

@@ -33,7 +33,7 @@ assert exit_code == 0, exit_code
 print_peak()
 """
 PASSES = """
-from training.data.validation.snapshot_view import ParquetParts
+from training.validation.snapshot_view import ParquetParts
 parts = ParquetParts(sorted(Path("{folder}").iterdir()))
 for number in range(2):
     found = list(parts.chunks({{f"n{{column}}": "int64" for column in range(8)}}))
@@ -42,7 +42,7 @@ assert found[0]["n7"].to_pylist() == list(range({count}))
 print_peak()
 """
 QUERIES = """
-from training.data.validation.snapshot_view import MergedParts, ParquetParts
+from training.validation.snapshot_view import MergedParts, ParquetParts
 from training.sql.expressions import hardened
 folder = Path("{folder}")
 types = {{f"n{{column}}": "int64" for column in range(8)}}

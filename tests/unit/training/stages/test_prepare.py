@@ -18,10 +18,10 @@ import pytest
 
 from devstack.shop import day_path, write_day
 from training.contracts import RunIdentity, StageRequest
-from training.data.dataset_reader import DatasetReader
-from training.data.loader import Loader, ShardSet
-from training.data.snapshots import SnapshotPlan, take_snapshot
-from training.data.transforms import FittedTransforms
+from training.data.dataset.loader import Loader, ShardSet
+from training.data.dataset.reader import DatasetReader
+from training.data.features.transforms import FittedTransforms
+from training.data.snapshot.builder import SnapshotPlan, take_snapshot
 from training.errors import DataError
 from training.runtime.context import Outcome, StageContext, StopFlag
 from training.runtime.provenance import CHECKOUT

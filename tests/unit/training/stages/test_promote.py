@@ -12,10 +12,10 @@ from tests.unit.training.stages.evaluate_bench import AS_OF, EvaluateBench
 from training.contracts import ExitCode, StageResult
 from training.errors import UnavailableError
 from training.evaluation import latency
-from training.registry.decisions import answer_request, approved_findings
-from training.registry.ledger import Ledger
-from training.registry.registered import Registration
-from training.registry.retraining import retraining_lines
+from training.registry.ledger.decisions import answer_request, approved_findings
+from training.registry.ledger.ledger import Ledger
+from training.registry.ledger.registered import Registration
+from training.registry.ledger.retraining import retraining_lines
 
 pytestmark = pytest.mark.slow
 
@@ -34,9 +34,9 @@ def _nobody_else(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
         patch.setenv("NIGHTSHIFT_DATABASE", f"sqlite:///{tmp_path_factory.mktemp('database')}/nightshift.db")
-        patch.setattr("training.engine.tracking.CLOSE_SECONDS", 0.5)
+        patch.setattr("training.engine.tracking.tracker.CLOSE_SECONDS", 0.5)
         patch.setattr(
-            "training.registry.mlflow_versions.register_candidate",
+            "training.registry.mlflow.versions.register_candidate",
             lambda *_args, **_named: Registration(number=str(next(versions)), logged_model="m-7", artifact_digest=DIGEST),
         )
         patch.setattr("training.stages.promote.mirror", lambda ledger, _store, model, **_options: ledger.standing(model))

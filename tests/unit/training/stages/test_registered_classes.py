@@ -27,7 +27,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReque
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
         patch.setenv("NIGHTSHIFT_DATABASE", f"sqlite:///{tmp_path_factory.mktemp('database')}/nightshift.db")
-        patch.setattr("training.engine.tracking.CLOSE_SECONDS", 0.2)
+        patch.setattr("training.engine.tracking.tracker.CLOSE_SECONDS", 0.2)
         yield OutsideBench(tmp_path_factory.mktemp("classes"), "multiclass", text=text, frame=frame)
 
 

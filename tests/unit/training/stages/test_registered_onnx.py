@@ -14,7 +14,7 @@ from tests.unit.training.stages.onnx_files import field, logistic, node, of_two_
 from tests.unit.training.stages.outside_bench import OutsideBench
 from training.errors import SpecError
 from training.models.predictor import Predictor, load_predictor
-from training.registry.model_code import model_code
+from training.registry.model.code import model_code
 from training.spec import parse_spec
 
 WEIGHTS = np.array([[2.0], [0.0], [0.1], [-0.1]], dtype=np.float32)
@@ -26,7 +26,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReque
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
         patch.setenv("NIGHTSHIFT_DATABASE", f"sqlite:///{tmp_path_factory.mktemp('database')}/nightshift.db")
-        patch.setattr("training.engine.tracking.CLOSE_SECONDS", 0.2)
+        patch.setattr("training.engine.tracking.tracker.CLOSE_SECONDS", 0.2)
         text = onnx_spec()
         yield OutsideBench(tmp_path_factory.mktemp("onnx"), request.param, text=text)
 

@@ -16,11 +16,11 @@ import xgboost
 
 from tests.unit.training.stages.outside_bench import OutsideBench, boosted
 from training.contracts import ExitCode
-from training.data.transforms import FittedTransforms
+from training.data.features.transforms import FittedTransforms
 from training.evaluation import latency
 from training.models.predictor import load_predictor
-from training.registry.ledger import Ledger
-from training.registry.registered import Registration
+from training.registry.ledger.ledger import Ledger
+from training.registry.ledger.registered import Registration
 
 LATENCY = {str(batch): {"p50_ms": 1.0, "p95_ms": 2.0, "p99_ms": 3.0, "rows_per_second": 9.0, "waited_share": 0.0} for batch in (1, 256)}
 
@@ -30,9 +30,9 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OutsideBench]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
         patch.setenv("NIGHTSHIFT_DATABASE", f"sqlite:///{tmp_path_factory.mktemp('database')}/nightshift.db")
-        patch.setattr("training.engine.tracking.CLOSE_SECONDS", 0.2)
+        patch.setattr("training.engine.tracking.tracker.CLOSE_SECONDS", 0.2)
         patch.setattr(
-            "training.registry.mlflow_versions.register_candidate",
+            "training.registry.mlflow.versions.register_candidate",
             lambda *_args, **_named: Registration(number="7", logged_model="m-7", artifact_digest="f" * 64),
         )
         patch.setattr("training.stages.promote.mirror", lambda ledger, _store, model, **_options: ledger.standing(model))

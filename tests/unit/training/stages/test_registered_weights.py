@@ -15,7 +15,7 @@ from safetensors.torch import load, save
 from tests.unit.training.stages.evaluate_bench import SPEC
 from tests.unit.training.stages.outside_bench import OutsideBench
 from training.code.stages import stage_code
-from training.data.shards import describe_layout
+from training.data.dataset.shard_writer import describe_layout
 from training.errors import SpecError
 from training.models.base import Artifact, FitResult, load_family
 from training.models.importing import load_apart
@@ -34,7 +34,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OutsideBench]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
         patch.setenv("NIGHTSHIFT_DATABASE", f"sqlite:///{tmp_path_factory.mktemp('database')}/nightshift.db")
-        patch.setattr("training.engine.tracking.CLOSE_SECONDS", 0.2)
+        patch.setattr("training.engine.tracking.tracker.CLOSE_SECONDS", 0.2)
         patch.setenv("NIGHTSHIFT_MODEL_PACKAGES", "shop_models")
         patch.syspath_prepend(str(CHECKOUT / "docs" / "examples" / "cancelled_orders"))
         text = SPEC.replace(TRAIN, f"train: {{model: '{LOGISTIC}', seed: 3, epochs: 2, learning_rate: 0.1}}")

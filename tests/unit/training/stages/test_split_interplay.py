@@ -14,8 +14,8 @@ import pytest
 
 from tests.golden.synthetic_flights import write_flights
 from tests.unit.training.stages.test_prepare import Prepared, load, run
-from training.data.mapped_shards import MappedShards
-from training.data.target_encoding import fold_numbers
+from training.data.dataset.mapped_shards import MappedShards
+from training.data.features.target_encoding import fold_numbers
 
 pytestmark = pytest.mark.slow
 

@@ -15,9 +15,9 @@ import pytest
 
 from tests.unit.training.stages.evaluate_bench import SPEC, EvaluateBench, orders
 from training.contracts import ExitCode, StageResult
-from training.data.dataset_reader import DatasetReader
+from training.data.dataset.reader import DatasetReader
 from training.evaluation import latency
-from training.registry.registered import Registration
+from training.registry.ledger.registered import Registration
 from training.registry.serving import _load_pyfunc
 
 SIZES = np.array(["small", "medium <b>", "large"])
@@ -47,9 +47,9 @@ def _alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
         patch.setenv("NIGHTSHIFT_DATABASE", f"sqlite:///{tmp_path_factory.mktemp('database')}/nightshift.db")
-        patch.setattr("training.engine.tracking.CLOSE_SECONDS", 0.5)
+        patch.setattr("training.engine.tracking.tracker.CLOSE_SECONDS", 0.5)
         patch.setattr(
-            "training.registry.mlflow_versions.register_candidate",
+            "training.registry.mlflow.versions.register_candidate",
             lambda *_args, **_named: Registration(number="7", logged_model="m-7", artifact_digest="f" * 64),
         )
         patch.setattr(latency, "measure", lambda *_args, **_named: None)

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from devstack.shop import write_day
 from tests.unit.training.stages.test_prepare import AS_OF, DAYS, LAST, Prepared, load, run
-from training.data.loader import Loader, ShardSet
-from training.data.target_encoding import fold_numbers
-from training.data.transforms import FittedTransforms
+from training.data.dataset.loader import Loader, ShardSet
+from training.data.features.target_encoding import fold_numbers
+from training.data.features.transforms import FittedTransforms
 
 FOLDS = 4
 SMOOTHING = 3.0

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from devstack.shop import write_day
 from tests.unit.training.stages.test_prepare import AS_OF, DAYS, LAST, load, run
-from training.data.loader import Loader, ShardSet
-from training.data.transforms import FittedTransforms
+from training.data.dataset.loader import Loader, ShardSet
+from training.data.features.transforms import FittedTransforms
 
 BUCKETS = 5
 

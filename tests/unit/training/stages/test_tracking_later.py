@@ -11,9 +11,9 @@ import pytest
 
 from tests.unit.training.stages.evaluate_bench import EvaluateBench
 from training.contracts import StageResult
-from training.engine.tracking_journal import ID_TAG, Backlog, End, RunJournal, pending_journals
+from training.engine.tracking.mlflow_journal import ID_TAG, Backlog, End, RunJournal, pending_journals
 from training.evaluation import latency
-from training.registry.ledger import Ledger
+from training.registry.ledger.ledger import Ledger
 from training.store.metric_journal import JournalWriter, MetricJournal
 
 pytestmark = pytest.mark.slow
@@ -29,7 +29,7 @@ class Night:
         patch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
         patch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
         patch.setenv("NIGHTSHIFT_DATABASE", f"sqlite:///{folder}/nightshift.db")
-        patch.setattr("training.engine.tracking.CLOSE_SECONDS", 0.5)
+        patch.setattr("training.engine.tracking.tracker.CLOSE_SECONDS", 0.5)
         patch.setattr(latency, "measure", lambda *_args, **_named: LATENCY)
         patch.chdir(folder)
         self.bench = EvaluateBench(folder / "bench", "binary")

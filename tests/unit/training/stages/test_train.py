@@ -12,7 +12,7 @@ import torch
 
 from tests.training_bench import Bench
 from training.contracts import ExitCode
-from training.engine.tracking_journal import RunJournal
+from training.engine.tracking.mlflow_journal import RunJournal
 from training.models.ranker.module import Ranker
 from training.runtime.context import StageContext, StopFlag
 
@@ -29,7 +29,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
 def _no_mlflow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody listens there: every training of these tests is one with its tracking server away."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-    monkeypatch.setattr("training.engine.tracking.CLOSE_SECONDS", 0.5)
+    monkeypatch.setattr("training.engine.tracking.tracker.CLOSE_SECONDS", 0.5)
 
 
 @pytest.fixture(scope="module")

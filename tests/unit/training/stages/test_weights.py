@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.training.stages.evaluate_bench import SPEC, EvaluateBench, orders
 from training.contracts import ExitCode
-from training.data.dataset_reader import DatasetReader
+from training.data.dataset.reader import DatasetReader
 from training.models.predictor import load_predictor
 
 pytestmark = pytest.mark.slow
@@ -25,7 +25,7 @@ MODEL = "train: {model: boosted_trees,"
 def _no_tracking(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     monkeypatch.setenv("NIGHTSHIFT_DATABASE", f"sqlite:///{tmp_path}/nightshift.db")
-    monkeypatch.setattr("training.engine.tracking.CLOSE_SECONDS", 0.5)
+    monkeypatch.setattr("training.engine.tracking.tracker.CLOSE_SECONDS", 0.5)
 
 
 def bench_of(folder: Path, task: str, frame: pd.DataFrame) -> EvaluateBench:

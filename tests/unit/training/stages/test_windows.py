@@ -14,8 +14,8 @@ import pytest
 from devstack.shop import write_day
 from tests.golden.synthetic_flights import write_flights
 from tests.unit.training.stages.test_prepare import Prepared, load, run
-from training.data.engines import duckdb as duckdb_engine
-from training.data.engines import duckdb_windows, scratch_frame
+from training.data.join.engines import duckdb as duckdb_engine
+from training.data.join.engines import duckdb_windows, scratch_frame
 from training.sources.listing import missing_partitions
 from training.spec import window
 from training.sql import expressions

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from training.data.dataset import meta_of
+from training.data.dataset.manifest import meta_of
 from training.errors import DataError, StoreError
 from training.store.manifests import FileEntry, Manifest
 

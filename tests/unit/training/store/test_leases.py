@@ -8,7 +8,7 @@ import pytest
 
 from training.contracts import RunIdentity, StageResult
 from training.errors import LeaseHeldError, LeaseLostError, UnavailableError
-from training.process.awake import AwakeClock
+from training.process.running_time import AwakeClock
 from training.store import StageAddress, Store
 from training.store.leases import HolderWatch, Lease, holder_of
 from training.store.refs import Ref

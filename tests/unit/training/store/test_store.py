@@ -133,7 +133,7 @@ def test_no_other_module_splits_a_uri_for_its_digest() -> None:
     pattern = re.compile(r"uri\w*\)?\.(?:rsplit|rpartition|split)\(['\"]/")
     files = (path for folder in ("training", "plugins", "devstack") for path in (root / folder).rglob("*.py"))
     found = {path.relative_to(root).as_posix() for path in files if pattern.search(path.read_text(encoding="utf-8"))}
-    assert found - ALLOWED_TO_SPLIT <= {"training/data/snapshots.py"}
+    assert found - ALLOWED_TO_SPLIT <= {"training/data/snapshot/builder.py"}
 
 
 def test_store_that_was_moved_reuses_its_results_and_reads_what_records_of_its_earlier_place_name(tmp_path: Path) -> None:

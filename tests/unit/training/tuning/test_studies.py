@@ -39,8 +39,8 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StudyBench]:
         patch.delenv("NIGHTSHIFT_DATABASE", raising=False)
         # Nobody listens there.
         patch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-        patch.setattr("training.engine.tracking.CLOSE_SECONDS", 0.2)
-        patch.setattr("training.engine.tracking.SEND_SECONDS", 60.0)
+        patch.setattr("training.engine.tracking.tracker.CLOSE_SECONDS", 0.2)
+        patch.setattr("training.engine.tracking.tracker.SEND_SECONDS", 60.0)
         yield StudyBench(folder)
 
 

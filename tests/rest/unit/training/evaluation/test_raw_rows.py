@@ -15,10 +15,11 @@ import pytest
 from safetensors.torch import save_file
 
 from tests.unit.training.stages.evaluate_bench import EvaluateBench
-from training.data import dataset_reader, frames
-from training.data.classes import Classes, align_scores
-from training.data.dataset_reader import DatasetReader
-from training.data.transforms import FittedTransforms
+from training.data.dataset import frames
+from training.data.dataset import reader as dataset_reader
+from training.data.dataset.reader import DatasetReader
+from training.data.features.classes import Classes, align_scores
+from training.data.features.transforms import FittedTransforms
 from training.errors import DataError
 from training.evaluation import checks, latency, measures, raw_rows
 from training.evaluation.raw_rows import RawRows
@@ -28,7 +29,7 @@ from training.models.predictor import Predictor, load_predictor
 from training.models.ranker.family import RankerSettings
 from training.models.ranker.module import FAMILY as RANKER
 from training.models.torch_family import Architecture
-from training.registry.registered import Registration
+from training.registry.ledger.registered import Registration
 from training.stages import evaluate
 
 pytestmark = pytest.mark.slow
@@ -48,9 +49,9 @@ def _nobody_else(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
         patch.setenv("NIGHTSHIFT_DATABASE", f"sqlite:///{tmp_path_factory.mktemp('database')}/nightshift.db")
-        patch.setattr("training.engine.tracking.CLOSE_SECONDS", 0.5)
+        patch.setattr("training.engine.tracking.tracker.CLOSE_SECONDS", 0.5)
         patch.setattr(
-            "training.registry.mlflow_versions.register_candidate",
+            "training.registry.mlflow.versions.register_candidate",
             lambda *_args, **_named: Registration(number="7", logged_model="m-7", artifact_digest="f" * 64),
         )
         patch.setattr(latency, "measure", lambda *_args, **_named: None)

@@ -11,13 +11,13 @@ import pytest
 from tests.unit.training.registry.registered import registered
 from tests.unit.training.registry.scenes import decide_on
 from training.errors import DeniedError
-from training.registry.decisions import find_version, roll_back, settle_canary
-from training.registry.findings import Finding, Findings
-from training.registry.ledger import Ledger
-from training.registry.mlflow_mirror import differences, mirror
-from training.registry.mlflow_retention import forget
-from training.registry.mlflow_versions import WEIGHTS_TAG
-from training.registry.retention import LedgerRoots
+from training.registry.ledger.decisions import find_version, roll_back, settle_canary
+from training.registry.ledger.findings import Finding, Findings
+from training.registry.ledger.ledger import Ledger
+from training.registry.ledger.retention import LedgerRoots
+from training.registry.mlflow.mirror import differences, mirror
+from training.registry.mlflow.retention import forget
+from training.registry.mlflow.versions import WEIGHTS_TAG
 from training.store import Store
 
 pytestmark = pytest.mark.slow

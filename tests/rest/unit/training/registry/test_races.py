@@ -11,9 +11,9 @@ import pytest
 
 from tests.unit.training.registry.scenes import at_once, candidate, decide_on, seats
 from training.errors import DeniedError, NightshiftError
-from training.registry.decisions import answer_request, roll_back, settle_canary
-from training.registry.ledger import Entry, Ledger
-from training.registry.semver import Recipe, semantic_version
+from training.registry.ledger.decisions import answer_request, roll_back, settle_canary
+from training.registry.ledger.ledger import Entry, Ledger
+from training.registry.ledger.semver import Recipe, semantic_version
 
 pytestmark = pytest.mark.slow
 

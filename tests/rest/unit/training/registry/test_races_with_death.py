@@ -12,8 +12,8 @@ import pytest
 
 from tests.unit.training.registry.crashes import STORIES, DiedError, dying, new_model, prepare, tell
 from tests.unit.training.registry.scenes import rows, seats
-from training.registry.ledger import Ledger
-from training.registry.mlflow_mirror import differences, mirror
+from training.registry.ledger.ledger import Ledger
+from training.registry.mlflow.mirror import differences, mirror
 from training.store import Store
 
 pytestmark = pytest.mark.slow

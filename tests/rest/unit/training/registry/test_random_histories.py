@@ -16,8 +16,8 @@ from tests.unit.training.evaluation.model_files import model_folder
 from tests.unit.training.registry.histories import History, played
 from tests.unit.training.registry.tracking_databases import ServedTracking, Tracking
 from training.errors import DataError, StoreError
-from training.registry import restoring
-from training.registry.mlflow_versions import save_model
+from training.registry.mlflow import restoring
+from training.registry.mlflow.versions import save_model
 from training.store import Store
 
 pytestmark = pytest.mark.slow

@@ -47,7 +47,7 @@ ALLOWED: Final = {
         "ingest": TABLES | {"sqlalchemy"},
         "validate": FRAMES | {"great_expectations", "scipy"},
         "prepare": FRAMES,
-        # Without torch's compiler (`training.engine.eager`); in two ranks.
+        # Without torch's compiler (`training.engine.uncompiled_torch`); in two ranks.
         "train": FRAMES | MLFLOW | {"torch"},
         LAUNCHER: FRAMES | {"torch"},
         "evaluate": FRAMES | MLFLOW | {"torch", "scipy", "matplotlib"},

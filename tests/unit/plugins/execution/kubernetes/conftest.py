@@ -26,7 +26,7 @@ from tests.unit.plugins.execution.kubernetes.kubernetes_api import RUNNING, Kube
 from training.contracts import RunIdentity, StageRequest, StageResult
 from training.runtime.provenance import CHECKOUT
 from training.spec import PipelineSpec, freeze, load_spec
-from training.spec.loader import check_values
+from training.spec.reader.loader import check_values
 from training.store import StageAddress, Store
 from training.store.addresses import new_attempt_id
 from training.store.leases import Lease

@@ -10,7 +10,7 @@ from nightshift.settings import Settings
 from training.errors import SpecError
 from training.runtime.provenance import CHECKOUT
 from training.spec import load_spec
-from training.spec.loader import check_values
+from training.spec.reader.loader import check_values
 
 SMALL = "namespace: nightshift\nimage: registry/stage:1\n"
 

@@ -20,7 +20,7 @@ from nightshift.settings import Settings
 from tests.unit.docker.restricted_profile import violations
 from training.runtime.provenance import CHECKOUT
 from training.spec import load_spec
-from training.spec.loader import check_values
+from training.spec.reader.loader import check_values
 from training.stage_table import ALL_STAGES, TABLE, Need
 
 URI = "s3://bucket/store/stages/p/train/" + "a" * 64 + "/attempts/1/_REQUEST.json"

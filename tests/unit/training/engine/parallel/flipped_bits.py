@@ -10,7 +10,7 @@ import torch
 
 from tests.unit.training.engine.loop_bench import DIGEST, LoopBench, after_each_step, squares
 from tests.unit.training.engine.parallel.kill_points import EPOCHS, MIN_BLOCK_BYTES, Net
-from training.data.loader import Loader, ShardSet
+from training.data.dataset.loader import Loader, ShardSet
 from training.engine.checkpoint.savers import Savers
 from training.engine.parallel.choice import strategy_for
 from training.engine.parallel.gang import Gang

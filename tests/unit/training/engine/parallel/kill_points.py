@@ -14,7 +14,7 @@ from torch import nn
 
 from tests.unit.training.engine.loop_bench import DIGEST, FINGERPRINT, LoopBench, after_each_step, squares
 from tests.unit.training.engine.parallel.ranks import Ended, run_mortal_ranks, run_ranks
-from training.data.loader import Batch, Loader, ShardSet
+from training.data.dataset.loader import Batch, Loader, ShardSet
 from training.engine.checkpoint.savers import Savers
 from training.engine.parallel.choice import strategy_for
 from training.engine.parallel.gang import Gang

@@ -16,7 +16,7 @@ import torch
 
 from tests.unit.training.engine.loop_bench import DIGEST, LoopBench, RecordingTracker, squares
 from tests.unit.training.engine.parallel.kill_points import MIN_BLOCK_BYTES, PLAN, Net, stages_of
-from training.data.loader import Batch, Loader, ShardSet
+from training.data.dataset.loader import Batch, Loader, ShardSet
 from training.engine.checkpoint.savers import Savers
 from training.engine.parallel.choice import strategy_for
 from training.engine.parallel.gang import Gang

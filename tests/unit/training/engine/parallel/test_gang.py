@@ -15,8 +15,8 @@ import torch.distributed as dist
 
 from training.engine.devices import DevicePlace, check_expected, device_words
 from training.engine.parallel import gang as gang_module
-from training.engine.parallel.alone import Alone
 from training.engine.parallel.gang import Gang, collective_timeout, slow_work_timeout
+from training.engine.parallel.single_process import Alone
 from training.errors import PeerLostError, SpecError
 from training.process.identity import Process
 from training.runtime.provenance import CHECKOUT

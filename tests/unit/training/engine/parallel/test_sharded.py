@@ -10,7 +10,7 @@ from torch import nn
 
 from tests.unit.training.engine.parallel.ranks import run_mortal_ranks, run_ranks
 from tests.unit.training.engine.parallel.tiny_transformer import LENGTH, VOCABULARY, WIDTH, Block, global_batch
-from training.data.loader import Batch, cut
+from training.data.dataset.loader import Batch, cut
 from training.engine.parallel.ddp import ReplicatedModel
 from training.engine.parallel.gang import Gang
 from training.engine.parallel.sharded import ShardedModel, blocks_of

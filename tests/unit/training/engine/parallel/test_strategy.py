@@ -12,12 +12,12 @@ from torch import nn
 
 from tests.unit.training.engine.loop_bench import Line, LoopBench, Normalized, outcome, recorded_steps, squares
 from tests.unit.training.models.family_bench import FamilyBench
-from training.data.loader import Batch, Loader
+from training.data.dataset.loader import Batch, Loader
 from training.engine.parallel import choice
-from training.engine.parallel.alone import Alone
 from training.engine.parallel.choice import strategy_for
 from training.engine.parallel.ddp import ReplicatedModel
 from training.engine.parallel.gang import Gang
+from training.engine.parallel.single_process import Alone
 from training.engine.parallel.strategy import Strategy, SumLoss
 from training.errors import PeerLostError
 from training.models.base import load_family

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from training.data.loader import Batch, cut
+from training.data.dataset.loader import Batch, cut
 from training.engine.optim import MAX_GRAD_NORM, Schedule, ScheduledOptimizer
 from training.engine.optimizers import OptimizerSettings
 from training.engine.parallel.gang import Gang

@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from training.data.loader import Batch
+from training.data.dataset.loader import Batch
 from training.engine.activations import repeated_blocks
 from training.engine.optimizers import OptimizerSettings
 from training.engine.parallel.tensor_plan import Division, TensorPlan

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 from tests.unit.training.engine.parallel.ranks import run_ranks
 from tests.unit.training.engine.planning.models import Size, Transformer, facts, next_token_loss, plan_of, stages_of
-from training.data.loader import Batch, cut
+from training.data.dataset.loader import Batch, cut
 from training.engine.optim import Schedule, ScheduledOptimizer
 from training.engine.optimizers import OptimizerSettings
 from training.engine.parallel.choice import strategy_for

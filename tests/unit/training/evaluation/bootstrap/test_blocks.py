@@ -12,7 +12,7 @@ import pytest
 from benchmarks.scored import compare
 from training.evaluation.bootstrap.blocks import Origins, automatic_length, block_interval
 from training.evaluation.bootstrap.influence import Influence
-from training.evaluation_record import Blocks
+from training.evaluation.record import Blocks
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[5]))
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.scored import metric_value, pair
-from training.spec.metrics import is_lower_better
+from training.spec.descriptors.metrics import is_lower_better
 
 NUM = 4_000
 

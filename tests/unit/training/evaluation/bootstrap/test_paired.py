@@ -11,8 +11,8 @@ import pytest
 from benchmarks.scored import compare, group_ndcg, metric_value
 from training.evaluation.bootstrap.resampling import resampled_counts, resampled_means, resampled_parts, resampled_weights
 from training.evaluation.metrics import auc, errors, f1, metric
-from training.evaluation_record import Comparison
-from training.spec.metrics import DESCRIPTORS, is_lower_better
+from training.evaluation.record import Comparison
+from training.spec.descriptors.metrics import DESCRIPTORS, is_lower_better
 
 NUM_ROWS = 600
 ONE_DEVIATION = 0.6827

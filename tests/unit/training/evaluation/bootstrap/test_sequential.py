@@ -11,7 +11,7 @@ import pytest
 from training.evaluation.bootstrap.blocks import Origins
 from training.evaluation.bootstrap.influence import Influence
 from training.evaluation.bootstrap.sequential import alarm_of
-from training.evaluation_record import Alarm
+from training.evaluation.record import Alarm
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[5]))
 

@@ -13,7 +13,7 @@ from sklearn.metrics import average_precision_score, f1_score, ndcg_score, roc_a
 from benchmarks.scored import compare, group_ndcg, group_recall, group_reciprocal_rank, metric_value, score_metrics
 from training.evaluation.metrics.auc import roc_area, roc_area_by, roc_influence, weighted_precision_area, weighted_roc_area
 from training.evaluation.metrics.language import bits_per_byte, perplexity
-from training.spec.metrics import metrics_of
+from training.spec.descriptors.metrics import metrics_of
 
 RNG = np.random.default_rng(3)
 

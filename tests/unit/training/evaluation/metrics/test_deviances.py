@@ -9,7 +9,7 @@ import pytest
 from sklearn.metrics import mean_pinball_loss, mean_poisson_deviance
 
 from benchmarks.scored import metric_value, score_metrics
-from training.spec.metrics import is_lower_better, is_metric, metrics_of
+from training.spec.descriptors.metrics import is_lower_better, is_metric, metrics_of
 
 RNG = np.random.default_rng(4)
 

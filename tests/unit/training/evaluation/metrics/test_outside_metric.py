@@ -18,11 +18,11 @@ from tests.unit.training.stages.evaluate_bench import EvaluateBench
 from training.errors import SpecError
 from training.evaluation.metrics.metric import Metric
 from training.evaluation.metrics.registry import metric_of
-from training.spec.metrics import DESCRIPTORS, MetricDescriptor, descriptor_of_metric, is_lower_better, is_metric, metrics_of
+from training.spec.descriptors.metrics import DESCRIPTORS, MetricDescriptor, descriptor_of_metric, is_lower_better, is_metric, metrics_of
 from training.spec.registry import installed as installed_names
 
 METRIC = """
-from training.spec.metrics import MetricDescriptor
+from training.spec.descriptors.metrics import MetricDescriptor
 
 DESCRIPTOR = MetricDescriptor(tasks=("binary",), lower_is_better=True)
 """

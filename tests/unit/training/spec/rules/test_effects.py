@@ -13,7 +13,7 @@ from training.errors import Problem
 from training.models.boosted_trees.family import DESCRIPTOR
 from training.runtime.provenance import CHECKOUT
 from training.spec import PipelineSpec, check
-from training.spec.loader import check_file
+from training.spec.reader.loader import check_file
 
 R, F = "search_ranking", "flight_delay"
 SHIPPED = sorted([*CHECKOUT.glob("dags/pipelines/*.yaml"), *CHECKOUT.glob("docs/examples/*/*.yaml")])

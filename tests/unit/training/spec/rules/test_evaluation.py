@@ -8,7 +8,7 @@ import pytest
 
 from training.errors import Problem
 from training.spec import PipelineSpec, params_schema
-from training.spec.overrides import apply_overrides
+from training.spec.reader.overrides import apply_overrides
 
 R, F = "search_ranking", "flight_delay"
 RANKED, FLOWN = "  slices: [category_id]\n  slice_support: 500\n", "  slices: [carrier, origin]\n  slice_support: 100\n"

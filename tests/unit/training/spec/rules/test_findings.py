@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from training.spec.families import FAMILIES
-from training.spec.loader import SECTIONS
+from training.spec.descriptors.families import FAMILIES
+from training.spec.reader.loader import SECTIONS
 from training.spec.rules.effects import EFFECTS
 from training.spec.rules.findings import Finding, Rule, findings
 from training.spec.rules.sections import RULES

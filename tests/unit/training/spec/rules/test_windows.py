@@ -7,7 +7,7 @@ import pytest
 from training.errors import Problem
 from training.sources.listing import windows_of
 from training.spec import PipelineSpec
-from training.spec.schedule import parse_as_of, window
+from training.spec.schedule.instants import parse_as_of, window
 
 Refuse = Callable[..., tuple[Problem, ...]]
 Accept = Callable[..., PipelineSpec]

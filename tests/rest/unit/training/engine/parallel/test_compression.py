@@ -13,7 +13,7 @@ from tests.unit.training.engine.loop_bench import BATCH_SIZE, DIGEST, LoopBench,
 from tests.unit.training.engine.parallel.ranks import run_ranks
 from tests.unit.training.engine.parallel.tiny_transformer import Trained, train
 from tests.unit.training.engine.test_optimizers import Deep
-from training.data.loader import Loader, ShardSet
+from training.data.dataset.loader import Loader, ShardSet
 from training.engine.loop import Loop
 from training.engine.parallel.choice import strategy_for
 from training.engine.parallel.compression import UNCOMPRESSED_STEPS, Compression

@@ -11,7 +11,7 @@ import torch
 from tests.unit.training.engine.loop_bench import LoopBench
 from tests.unit.training.engine.parallel.ranks import run_ranks
 from tests.unit.training.engine.parallel.tiny_transformer import SEQUENCE_PLAN, TinyTransformer, alone, global_batch, squares, stages_of
-from training.data.loader import cut
+from training.data.dataset.loader import cut
 from training.engine.checkpoint.savers import Savers
 from training.engine.optim import MAX_GRAD_NORM, Schedule, ScheduledOptimizer
 from training.engine.optimizers import OptimizerSettings

@@ -27,7 +27,7 @@ from tests.unit.training.engine.parallel.tiny_transformer import (
     stages_of,
     train,
 )
-from training.data.loader import Batch, cut
+from training.data.dataset.loader import Batch, cut
 from training.engine.activations import checkpoint_activations
 from training.engine.optimizers import hidden_matrices
 from training.engine.parallel.choice import strategy_for

@@ -25,7 +25,7 @@ from tests.unit.training.engine.parallel.tiny_transformer import (
     squares,
     train,
 )
-from training.data.loader import Batch
+from training.data.dataset.loader import Batch
 from training.engine.activations import checkpoint_activations
 from training.engine.optimizers import hidden_matrices
 from training.engine.parallel.gang import Gang

@@ -1,0 +1,95 @@
+"""The gate on the interval of the gain: the wider of rows and blocks, and what it says about them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from training.evaluation.record import EvaluationRecord
+from training.registry.gates.case import Case
+from training.registry.gates.significance import significance
+from training.spec.sections.evaluation import Evaluate
+
+BLOCKS: dict[str, Any] = {
+    "low": 0.002,
+    "high": 0.02,
+    "clusters": "time",
+    "columns": "",
+    "num_clusters": 14,
+    "num_blocks": 14,
+    "block_seconds": 86400.0,
+    "automatic_seconds": 7200.0,
+    "lag1": 0.553,
+    "bin_seconds": 1800.0,
+    "too_few_blocks": False,
+    "bounded": True,
+}
+COMPARISON: dict[str, Any] = {
+    **{"gain": 0.01, "low": 0.002, "high": 0.02, "probability": 0.99, "num_units": 900, "row_low": 0.005, "row_high": 0.015},
+    "decided_by": "blocks",
+}
+RULES = Evaluate(task="binary", primary="auc")
+
+
+def judged(*, blocks: dict[str, Any] | None = BLOCKS, rules: Evaluate = RULES, **comparison: Any) -> Any:
+    record = EvaluationRecord.of({"comparison": {**COMPARISON, "blocks": blocks, **comparison}})
+    case = Case(gate="significance", record=record, rules=rules, settings=None, severity=rules.severity.get("significance", "fail"))
+    return significance(case, record.comparison, "the champion")
+
+
+def test_the_reason_names_the_wider_interval_the_blocks_and_the_autocorrelation() -> None:
+    reason = judged()
+    assert reason.passed
+    assert reason.words == (
+        "95 % interval of the gain over the champion [+0.002, +0.02] (wider by blocks of time; 14 blocks of 1d, "
+        "lag-1 autocorrelation 0.55), lower end > 0 required"
+    )
+    assert reason.numbers["num_blocks"] == 14
+    assert reason.numbers["row_low"] == 0.005
+
+
+def test_a_low_end_at_zero_fails_and_rows_may_be_the_wider_ones() -> None:
+    reason = judged(low=0.0, decided_by="rows")
+    assert not reason.passed
+    assert "wider by rows; 14 blocks" in reason.words
+
+
+def test_too_few_blocks_are_named_with_what_was_used_instead() -> None:
+    few = {**BLOCKS, "clusters": "entity", "columns": "customer", "num_clusters": 300, "num_blocks": 2, "too_few_blocks": True}
+    assert judged(blocks=few).words == (
+        "95 % interval of the gain over the champion [+0.002, +0.02] (wider by entities; too few blocks: 2 of 1d, 8 required, "
+        "lag-1 autocorrelation 0.55; 300 entities (customer) instead), lower end > 0 required"
+    )
+
+
+@pytest.mark.parametrize(("automatic", "helps"), [(600.0, "evaluate.entities"), (86400.0, "a longer data.split.test")])
+def test_an_unbounded_interval_fails_by_its_severity_and_says_what_helps(automatic: float, helps: str) -> None:
+    none = {**BLOCKS, "clusters": "none", "num_clusters": 0, "num_blocks": 2, "too_few_blocks": True, "bounded": False}
+    unbounded = {"blocks": {**none, "low": "-inf", "high": "inf", "automatic_seconds": automatic}, "low": "-inf", "high": "inf"}
+    reason = judged(**unbounded)
+    assert (reason.passed, reason.severity) == (False, "fail")
+    assert "too few blocks: 2 of 1d" in reason.words
+    assert "no entities or groups to use instead" in reason.words
+    assert helps in reason.words
+    asking = RULES.model_copy(update={"severity": {"significance": "approve"}})
+    assert judged(**unbounded, rules=asking).severity == "approve"
+
+
+def test_test_rows_of_one_instant_are_named_as_the_reason_of_an_unbounded_interval() -> None:
+    none = {**BLOCKS, "clusters": "none", "num_clusters": 0, "num_blocks": 1, "block_seconds": 0.0, "too_few_blocks": True}
+    blocks = {**none, "bounded": False, "low": "-inf", "high": "inf", "automatic_seconds": 0.0}
+    reason = judged(blocks=blocks, low="-inf", high="inf")
+    assert not reason.passed
+    assert "what helps is event times that differ, since all test rows have the same one, or evaluate.entities" in reason.words
+
+
+def test_an_evaluation_without_an_interval_by_blocks_is_rejected() -> None:
+    lenient = RULES.model_copy(update={"severity": {"significance": "warn"}})
+    missing = judged(blocks=None, rules=lenient)
+    assert (missing.passed, missing.severity) == (False, "fail")
+
+
+@pytest.mark.parametrize("low", ["nan", "-inf"])
+def test_ends_that_are_no_numbers_reject(low: Any) -> None:
+    assert not judged(low=low).passed

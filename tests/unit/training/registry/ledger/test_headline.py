@@ -1,0 +1,119 @@
+"""A decision in one line: the change of the metric, its interval, what is required, and what else spoke against the version."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from tests.unit.training.registry.good_evaluation import ALL, BETTER, GOOD, RANKING
+from training.evaluation.record import EvaluationRecord
+from training.format import share_change
+from training.registry.gates.judging import decide
+from training.registry.ledger.headline import comparison_line, headline
+from training.registry.ledger.ledger import Entry
+from training.spec.sections.evaluation import Evaluate
+
+
+def entry(reasons: Sequence[Any], outcome: str = "rejected", action: str = "recorded", **fields: Any) -> Entry:
+    return Entry(
+        **{
+            "model": "search",
+            "key": "k",
+            "weights_digest": "w7" * 32,
+            "version": "7",
+            "action": action,
+            "outcome": outcome,
+            "reasons": reasons,
+            "evidence": {},
+        },
+        **{"decided_by": "night", **fields},
+    )
+
+
+def reasons_of(gain: float, low: float, high: float, rules: Evaluate = RANKING, **fields: Any) -> list[Any]:
+    """Return the reasons of the real gates for a candidate with this gain over a champion of 0.5."""
+    metric = rules.primary
+    known = {"champion": GOOD["champion"], "baseline": "champion", "checks": {"constant": False}, "baselines": GOOD["baselines"]}
+    comparison = {**BETTER, "gain": gain, "low": low, "high": high}
+    values = {"metrics": {metric: 0.5 + gain}, "champion_metrics": {metric: 0.5}, "comparison": comparison}
+    record = EvaluationRecord.model_validate({**known, **values, **fields})
+    return [reason for reason in decide(record, rules, approval="automatic").reasons_json() if reason["gate"] in GATES]
+
+
+GATES = ("improvement", "significance", "baseline")
+
+
+def test_a_rejection_names_the_change_its_interval_and_what_is_required_in_per_cent_of_the_champion() -> None:
+    line = headline(entry(reasons_of(0.0005, -0.004, 0.005)))
+    assert line == "rejected: ndcg@10 +0.1 % [-0.8 %, +1.0 %], required > 0.5 %; version 7 of search"
+
+
+def test_an_improvement_that_may_be_chance_says_that_the_lower_end_is_missing() -> None:
+    assert comparison_line(reasons_of(0.01, -0.004, 0.02)) == "ndcg@10 +2.0 % [-0.8 %, +4.0 %], required > 0.5 % and lower end > 0"
+
+
+def test_a_threshold_in_the_metrics_unit_is_written_in_it() -> None:
+    assert comparison_line(reasons_of(0.01, 0.001, 0.02, ALL)) == "auc +0.01 [+0.001, +0.02], required > 0"
+
+
+def test_an_unbounded_interval_is_said_and_no_number_is_invented() -> None:
+    reasons = reasons_of(0.01, 0.001, 0.02)
+    for reason in reasons:
+        if reason["gate"] == "significance":
+            reason |= {"passed": False, "numbers": {"low": None, "high": None}}
+    assert comparison_line(reasons) == "ndcg@10 +2.0 % [unbounded, unbounded], required > 0.5 % and lower end > 0"
+
+
+def test_what_else_failed_follows_and_a_standing_comes_first() -> None:
+    reasons = [
+        *reasons_of(0.01, 0.001, 0.02),
+        {"gate": "latency", "passed": False, "severity": "fail", "words": "p99 30 ms,\nrequired <= 20 ms"},
+        {"gate": "overlap", "passed": False, "severity": "warn", "words": "overlap 0.3"},
+        {"gate": "standing", "passed": False, "words": "a later version is champion"},
+    ]
+    assert headline(entry(reasons, semantic_version="1.2.0")) == (
+        "rejected: a later version is champion; ndcg@10 +2.0 % [+0.2 %, +4.0 %], required > 0.5 %; p99 30 ms, required <= 20 ms; "
+        "warning: overlap 0.3; version 1.2.0 of search"
+    )
+
+
+def test_a_first_champion_names_the_limits_that_it_passed() -> None:
+    reasons = [
+        {"gate": "finite", "passed": True, "words": "ndcg@10 is 0.64"},
+        {"gate": "minimum", "passed": True, "words": "ndcg@10 0.64, required >= 0.3"},
+        {"gate": "baseline", "passed": True, "words": "no champion yet: only absolute gates apply"},
+    ]
+    assert headline(entry(reasons, "accepted", "promoted")) == (
+        "promoted: ndcg@10 0.64, required >= 0.3; no champion yet: only absolute gates apply; version 7 of search"
+    )
+
+
+@pytest.mark.parametrize(
+    ("outcome", "action", "passed", "words", "expected"),
+    [
+        ("approved", "promoted", True, "approved by ada: fine", "promoted: approved by ada: fine; version 7 of search"),
+        ("declined", "recorded", False, "declined by ada: no", "declined: declined by ada: no; version 7 of search"),
+    ],
+)
+def test_an_answer_is_named_and_not_the_rule_that_asked(outcome: str, action: str, passed: bool, words: str, expected: str) -> None:
+    asked = {"gate": "approval", "passed": True, "severity": "approve", "words": "the spec asks for a person's approval"}
+    answer = {"gate": "approval", "passed": passed, "words": words}
+    assert headline(entry([asked, answer], outcome, action)) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "beside", "text"),
+    [
+        (0.001, None, "+0.1 %"),
+        (-0.0081, None, "-0.8 %"),
+        (0.0, None, "0 %"),
+        (0.0002, None, "+0.02 %"),
+        (0.00496, 0.005, "+0.496 %"),
+        (0.004996, 0.005, "+0.4996 %"),
+        (0.0049, 0.005, "+0.49 %"),
+    ],
+)
+def test_a_change_has_digits_enough_to_be_told_from_its_threshold(value: float, beside: float | None, text: str) -> None:
+    assert share_change(value, beside=beside) == text

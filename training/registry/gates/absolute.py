@@ -1,0 +1,104 @@
+"""Gates on what a candidate is by itself: finite metrics, predictions that differ, fairness, latency, leakage, overlap."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+from training.contracts import JsonValue, json_number
+from training.errors import shown
+from training.evaluation.record import FairnessGaps, ResultChecks
+from training.format import figure, finite
+from training.registry.gates.case import Case, Reason
+from training.spec.descriptors.gate_descriptor import Severity
+
+LOADED_SHARE: Final = 0.1
+"""Share of the calls' time spent waiting for a CPU above which a latency over its limit is inconclusive."""
+
+
+def judge_finite(case: Case) -> Iterator[Reason]:
+    """Whether every metric that is needed is a number."""
+    metrics, rules = case.record.metrics, case.rules
+    needed = dict.fromkeys([rules.primary, *rules.metrics, *metrics])
+    wrong = [name for name in needed if finite(metrics.get(name)) is None]
+    if wrong:
+        words = f"metric not finite: {', '.join(wrong)} {'is' if len(wrong) == 1 else 'are'} missing or no number"
+        values = {name: shown(json_number(metrics[name])) if name in metrics else None for name in wrong}
+        yield case.reason(passed=False, words=words, numbers=values)
+        return
+    value = metrics[rules.primary]
+    yield case.reason(passed=True, words=f"{rules.primary} is {figure(value)}", numbers={rules.primary: value})
+
+
+def judge_constant(case: Case) -> Iterator[Reason]:
+    """Whether the predictions differ."""
+    checks = case.record.checks or ResultChecks()
+    if checks.constant is None:
+        yield case.missing("whether the predictions are all alike")
+    else:
+        words = "every prediction is the same" if checks.constant else "predictions differ from row to row"
+        yield case.reason(passed=not checks.constant, words=words)
+
+
+def judge_fairness(case: Case) -> Iterator[Reason]:
+    """Each limit of `evaluate.fairness`, by the gap between the values of each sensitive column."""
+    rules = case.rules
+    for name in ("equal_opportunity", "calibration"):
+        limit: float | None = getattr(rules.fairness, name)
+        for column in rules.sensitive if limit is not None else ():
+            measured = case.record.fairness.get(column, FairnessGaps())
+            gap: float | None = getattr(measured, f"{name}_gap")
+            what = f"{name.replace('_', ' ')} gap between values of {column}"
+            if gap is None and measured.values and sum(not entry.is_small for entry in measured.values) < 2:
+                words = f"{what}: not judged, fewer than two values have slice_support = {rules.slice_support} rows"
+                yield case.reason(passed=False, severity="warn", words=words)
+            elif limit is not None:
+                yield case.at_most(gap, limit, what)
+
+
+def judge_latency(case: Case) -> Iterator[Reason]:
+    """Each limit of `evaluate.latency_ms`."""
+    measured = (case.record.latency or {}).get("1")
+    limits: dict[str, float | None] = case.rules.latency_ms.model_dump()
+    for name, limit in limits.items():
+        if limit is not None:
+            value: float | None = getattr(measured, f"{name}_ms", None)
+            reason = case.at_most(value, limit, f"{name} of one prediction", unit=" ms")
+            waited_share = None if measured is None else finite(measured.waited_share)
+            yield reason if reason.passed else _unless_loaded(reason, value, limit, waited_share)
+
+
+def _unless_loaded(reason: Reason, value: float | None, limit: float, waited_share: float | None) -> Reason:
+    """Return a latency above its limit as a warning where the machine was too loaded to say: a model is not rejected for its neighbours.
+
+    Waiting for a CPU is not in the figure; what remains of the load, caches and cores that are shared, doubles it at most. A model that
+    misses its limit by more is judged on any machine.
+    """
+    if waited_share is None or waited_share <= LOADED_SHARE or finite(value) is None or value is None or value > 2 * limit:
+        return reason
+    words = f"{reason.words}: inconclusive, its calls waited {waited_share:.0%} of their time for a CPU; measure again on an idle machine"
+    severity: Severity = "warn" if reason.severity == "fail" else reason.severity
+    return replace(reason, words=words, severity=severity, numbers={**reason.numbers, "waited_share": waited_share})
+
+
+def judge_leakage(case: Case) -> Iterator[Reason]:
+    """Whether no single feature ranks the labels too well."""
+    leak, limit = (case.record.checks or ResultChecks()).leakage, case.rules.checks.leakage
+    value = None if leak is None else finite(leak.value)
+    if leak is not None and value is not None:
+        words = f"{leak.feature} alone ranks the labels by {figure(value)}, required < {figure(limit)}"
+        words += "" if value < limit else "; remove it where it is known only after the decision, else set severity: {leakage: warn}"
+        numbers: dict[str, JsonValue] = {"feature": leak.feature, "value": value, "limit": limit}
+        yield case.reason(passed=value < limit, words=words, numbers=numbers)
+    elif case.rules.task != "language":  # A text has no features that could be the label.
+        yield case.missing("how well any one feature alone ranks the labels")
+
+
+def judge_overlap(case: Case) -> Iterator[Reason]:
+    """The share of entities that test and training rows have in common, if it is limited."""
+    limit, checks = case.rules.checks.overlap, case.record.checks or ResultChecks()
+    if limit is not None:
+        share = None if checks.overlap is None else checks.overlap.share
+        what = "share of the test rows' entities that the training rows have"
+        yield case.at_most(share, limit, what)

@@ -1,0 +1,160 @@
+"""What MLflow's pages show of a training beside its metrics: the evaluation, the data, what the pipeline is for, and the decision.
+
+Everything is written in a form that a second attempt writes again without a trace: metrics have the run's `as_of` as their time, data
+parts have digests, and tags have one value.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+import mlflow
+from mlflow.entities import Dataset, DatasetInput, InputTag, Metric
+
+from training.contracts import StageRequest
+from training.engine.tracking.mlflow_delivery import quick_requests
+from training.errors import UnavailableError
+from training.process.scratch import scratch_folder
+from training.registry.ledger.headline import headline
+from training.registry.mlflow.versions import registry_faults, run_here, set_by_two
+from training.spec import PipelineSpec
+from training.store import Manifest, Store
+
+if TYPE_CHECKING:
+    # The ledger opens the database, which an evaluation has no Secret for.
+    from training.registry.ledger.ledger import Entry
+
+logger = logging.getLogger(__name__)
+
+NOTE_TAG: Final = "mlflow.note.content"
+CONTEXT_TAG: Final = "mlflow.data.context"
+CONTEXTS: Final = {"train": "training", "validation": "validation", "test": "evaluation"}
+"""Split of a dataset to MLflow's name for it."""
+MAX_DIGEST_CHARS: Final = 36
+"""MLflow's column holds no more of a dataset's digest."""
+COLUMN_TYPES: Final = {
+    **dict.fromkeys(("int8", "int16", "int32", "uint8", "uint16"), "integer"),
+    **dict.fromkeys(("int64", "uint32", "uint64"), "long"),
+    **dict.fromkeys(("float", "halffloat"), "float"),
+    **{"double": "double", "bool": "boolean", "string": "string", "large_string": "string"},
+}
+"""Types of Arrow to MLflow's, for its page; all others are `binary` there, timestamps `datetime`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evaluated:
+    """Whose evaluation is logged."""
+
+    run_id: str | None
+    """MLflow run of the training, if it is known."""
+    logged_model: str
+    """Id of the registered version's."""
+    pipeline: str
+    description: str
+    """Of the pipeline, for its experiment's page."""
+    as_of: str
+    dataset: Manifest
+    dataset_uri: str
+
+    @classmethod
+    def of(cls, request: StageRequest, spec: PipelineSpec, store: Store, *, run_id: str | None, logged_model: str) -> Evaluated:
+        """Return those of a request of the stage `evaluate`."""
+        return cls(
+            run_id=run_id,
+            logged_model=logged_model,
+            pipeline=request.pipeline,
+            description=spec.description,
+            as_of=request.as_of,
+            dataset=store.manifests.get(request.inputs["dataset"], kind="dataset"),
+            dataset_uri=request.inputs["dataset"],
+        )
+
+
+def log_evaluation(evaluated: Evaluated, metrics: Mapping[str, float], report: bytes) -> None:
+    """Add the evaluation's metrics to the training's MLflow run and to the version's logged model, the data to the run, and the report.
+
+    Raises:
+        UnavailableError: `mlflow.unavailable`.
+    """
+    run_id = evaluated.run_id
+    if run_id is None:
+        return
+    with registry_faults(), scratch_folder() as folder:
+        client = mlflow.MlflowClient()
+        if run_here(client, run_id) is None:
+            logger.warning("this MLflow server does not have the run %s: the evaluation is not logged there", run_id)
+            return
+        inputs = _data_parts(evaluated)
+        tested = next((part.dataset for part in inputs if part.tags[0].value == CONTEXTS["test"]), None)
+        client.log_inputs(run_id, inputs)
+        client.log_batch(run_id, metrics=list(_metrics(evaluated, metrics, tested)))
+        path = folder / "evaluation.html"
+        path.write_bytes(report)
+        client.log_artifact(run_id, str(path))
+        _describe_experiment(client, run_id, evaluated.description)
+
+
+def note_decision(run_id: str | None, entry: Entry) -> None:
+    """Set the decision about a training's model on its MLflow run: two tags that fit a column, and the headline as its description.
+
+    It is for people: where MLflow does not answer, the run stays without, with a warning.
+    """
+    if run_id is None:
+        return
+    tags = {"decision": entry.outcome.replace("_", " "), "version": entry.semantic_version or entry.version, NOTE_TAG: headline(entry)}
+    try:
+        with quick_requests(), registry_faults():
+            client = mlflow.MlflowClient()
+            for name, value in tags.items():
+                client.set_tag(run_id, name, value)
+    except UnavailableError as err:
+        logger.warning("the MLflow run %s does not name the decision: %s", run_id, err)
+
+
+def _metrics(evaluated: Evaluated, metrics: Mapping[str, float], tested: Dataset | None) -> Iterable[Metric]:
+    at_ms = int(datetime.fromisoformat(evaluated.as_of).timestamp() * 1000)
+    on = {} if tested is None else {"dataset_name": tested.name, "dataset_digest": tested.digest}
+    for name, value in metrics.items():
+        # MLflow takes no @ in a metric's name.
+        yield Metric(f"test_{name.replace('@', '_at_')}", value, at_ms, 0, model_id=evaluated.logged_model, **on)
+
+
+def _data_parts(evaluated: Evaluated) -> list[DatasetInput]:
+    meta = evaluated.dataset.meta
+    columns = [
+        {"name": str(column["name"]), "type": _column_type(str(column["type"])), "required": True} for column in meta.get("schema", [])
+    ]
+    found = []
+    for split, context in CONTEXTS.items():
+        rows, bounds = meta.get("rows", {}).get(split), meta.get("bounds", {}).get(split)
+        if rows is None:
+            continue
+        profile = {"num_rows": rows, **({} if bounds is None else {"first": bounds[0], "last": bounds[1]})}
+        part = Dataset(
+            name=f"{evaluated.pipeline} {split}",
+            digest=evaluated.dataset.digest[:MAX_DIGEST_CHARS],
+            source_type="nightshift",
+            source=json.dumps({"uri": evaluated.dataset_uri, "snapshot": meta.get("snapshot"), "split": split}),
+            schema=json.dumps({"mlflow_colspec": columns}),
+            profile=json.dumps(profile),
+        )
+        found.append(DatasetInput(part, [InputTag(CONTEXT_TAG, context)]))
+    return found
+
+
+def _column_type(arrow: str) -> str:
+    return "datetime" if arrow.startswith(("timestamp", "date")) else COLUMN_TYPES.get(arrow, "binary")
+
+
+def _describe_experiment(client: Any, run_id: str, description: str) -> None:
+    """Give the run's experiment the pipeline's description, unless it has one: a person's stays."""
+    experiment = client.get_experiment(client.get_run(run_id).info.experiment_id)
+    if not description or experiment.tags.get(NOTE_TAG):
+        return
+    with set_by_two():
+        client.set_experiment_tag(experiment.experiment_id, NOTE_TAG, description)
