@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from training.engine.parallel.gang import Gang
     from training.engine.parallel.single_process import Alone
 
-"""Set by torchrun, whose ranks on one node are children of one process and have one temporary folder."""
-
 
 def fetch_for_node(manifests: Manifests, manifest: Manifest, folder: Path, names: list[str], gang: Gang | Alone) -> None:
     """Put a manifest's files into each rank's own `folder`: the first rank of each node fetches them, the others link to them.

@@ -38,13 +38,15 @@ def declare(parser: argparse.ArgumentParser) -> None:
     does.add_argument("--keep", metavar="URI", help="keep this snapshot, model or other artifact until it is released; collects nothing")
     does.add_argument("--release", metavar="URI", help="end the keeping of this artifact; collects nothing")
     parser.add_argument("--store", metavar="URI", help="root of the store; default: NIGHTSHIFT_STORE")
-    parser.add_argument("--json", action="store_true", help="bytes by kind, as JSON")
+    parser.add_argument("--json", action="store_true", help="bytes by kind, or what became of the artifact, as JSON")
 
 
 def _collect(options: argparse.Namespace) -> int:
     store = installed_store(options.store)
     if options.keep is not None or options.release is not None:
-        sys.stdout.write(release(store, options.release) if options.keep is None else keep(store, options.keep))
+        line = release(store, options.release) if options.keep is None else keep(store, options.keep)
+        answer = {"answer": line.partition(":")[0], "uri": options.keep or options.release}
+        sys.stdout.write(f"{json.dumps(answer) if options.json else line}\n")
         return 0
     retention = load_retention()
     roots = LedgerRoots(champions=retention.champions)
@@ -77,7 +79,7 @@ def keep(store: Store, uri: str) -> str:
     head = ref.read()
     if head is None or head.value != uri:
         ref.move(uri, expected=head.number if head else 0)
-    return f"kept: {manifest.kind} {uri}\n"
+    return f"kept: {manifest.kind} {uri}"
 
 
 def release(store: Store, uri: str) -> str:
@@ -91,4 +93,4 @@ def release(store: Store, uri: str) -> str:
     ref = store.ref(f"{KEPT}{StoreUri(uri).digest}")
     is_kept = ref.read() is not None
     ref.delete()
-    return f"{'released' if is_kept else 'was not kept'}: {uri}\n"
+    return f"{'released' if is_kept else 'was not kept'}: {uri}"

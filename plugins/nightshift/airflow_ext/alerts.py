@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import hashlib
 import hmac
 import html
 import json
@@ -142,9 +141,8 @@ def signed(payload: bytes, now: float, message_id: str, environ: Mapping[str, st
     """Return the headers that authenticate a payload; none if the installation has no secret for it.
 
     `webhook-id`, `webhook-timestamp` and `webhook-signature` follow Standard Webhooks 1.0.0: `v1,` and the base64 of the HMAC-SHA256 of
-    `<id>.<timestamp>.<payload>`. A secret without `whsec_` is the key itself, in UTF-8. The headers `X-Nightshift-*` are those of earlier
-    versions: deprecated, and removed in the next release. Not by the package `standardwebhooks`, which decodes a secret that is not base64
-    without an error, to another key than the receiver's.
+    `<id>.<timestamp>.<payload>`. A secret without `whsec_` is the key itself, in UTF-8. Not by the package `standardwebhooks`, which
+    decodes a secret that is not base64 without an error, to another key than the receiver's.
 
     Args:
         now: seconds since 1970.
@@ -158,13 +156,10 @@ def signed(payload: bytes, now: float, message_id: str, environ: Mapping[str, st
         return {}
     timestamp = str(int(now))
     digest = hmac.digest(_signing_key(secret), f"{message_id}.{timestamp}.".encode() + payload, "sha256")
-    earlier = hmac.new(secret.encode(), f"{timestamp}.".encode() + payload, hashlib.sha256).hexdigest()
     return {
         "webhook-id": message_id,
         "webhook-timestamp": timestamp,
         "webhook-signature": f"v1,{base64.b64encode(digest).decode()}",
-        "X-Nightshift-Timestamp": timestamp,
-        "X-Nightshift-Signature": f"sha256={earlier}",
     }
 
 

@@ -247,7 +247,7 @@ class Client:
 
         Args:
             answer: `approve` or `decline`.
-            note: for those who read the ledger a year later.
+            note: reason, stored in the ledger.
         """
         path = f"/models/{_quoted(model)}/versions/{_quoted(version)}/approval"
         return self._checked(self._send("PUT", path, json={"answer": answer, "note": note}), ApprovalAnswer)

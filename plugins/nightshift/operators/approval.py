@@ -85,7 +85,7 @@ class AskOperator(HITLOperator):
             subject=f"May a candidate of {spec.promote.model} be promoted?",
             options=[APPROVE, DECLINE],
             # With null as a type: Airflow's form disables its buttons while a field of type string alone is empty.
-            params={"note": Param(None, type=["null", "string"], description="For those who read the ledger a year later.")},
+            params={"note": Param(None, type=["null", "string"], description="Reason, stored in the ledger.")},
             **kwargs,
         )
         # What the ledger says of a candidate is not a template.

@@ -1,4 +1,4 @@
-"""The task of the way back: it makes an earlier version champion in the ledger, and propagates the decision."""
+"""The task of a rollback: it makes an earlier version champion in the ledger, and propagates the decision."""
 
 from __future__ import annotations
 

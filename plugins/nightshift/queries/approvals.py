@@ -57,7 +57,7 @@ def answer(ledger: Ledger, request: Entry, given: AnswerName, *, note: str, user
     """Answer the question about a request as `user`; the same answer twice is one.
 
     Args:
-        note: for those who read the ledger a year later; may be empty.
+        note: reason, stored in the ledger; may be empty.
         user: Airflow's, with the right to answer questions of the DAG.
 
     Raises:

@@ -22,7 +22,7 @@ def order_stage(ledger: Ledger, model: str, wanted: str, stage: StageName, may: 
 
     Args:
         wanted: semantic version, digest or number.
-        reason: for those who read the ledger a year later.
+        reason: stored in the ledger.
 
     Raises:
         DeniedError: `model.unknown`, `version.unknown`, `version.ambiguous`; `stage.approval`, it waits for a person; `stage.transition`,

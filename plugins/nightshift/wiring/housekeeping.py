@@ -1,6 +1,5 @@
-"""What no other task looks at: requests for approval whose time is over, MLflow where it differs from the ledger, metrics of trainings
-during which MLflow was away, and canaries that no run is to look at. It also copies metrics for SQL clients, and deletes by the
-retention settings (docs/retention.md).
+"""Hourly maintenance: expires requests for approval, aligns MLflow with the ledger, sends it metrics of trainings during which it was away,
+and starts lost evaluations of canaries. It also copies metrics for SQL clients, and deletes by the retention settings (docs/retention.md).
 
 `repair` is one process for all models. One model's failure fails the task, with its reason, after the others were repaired.
 `python -m training.registry check` shows the same by hand.

@@ -28,7 +28,7 @@ def rollback_dag() -> DAG:
         },
     )
     with dag:
-        # Not the pool of stages: the way back waits for no evaluation.
+        # Not the pool of stages: a rollback waits for no evaluation.
         rolling_back, arguments = task_class(RollbackOperator, "promote", None)
         rolling_back(task_id=ROLLBACK, retries=2, **arguments)
     return dag

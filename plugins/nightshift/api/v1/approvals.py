@@ -27,7 +27,7 @@ class Answer(BaseModel):
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"answer": "approve", "note": "seen with Eve"}]})
 
     answer: Literal["approve", "decline"]
-    note: FreeText = Field(default="", max_length=1000, description="For those who read the ledger a year later.")
+    note: FreeText = Field(default="", max_length=1000, description="Reason, stored in the ledger.")
 
 
 @router.put("/models/{model}/versions/{version}/approval", status_code=202, responses=responses(*WRITES))

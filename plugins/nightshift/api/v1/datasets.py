@@ -29,7 +29,7 @@ class Deprecation(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     reason: FreeText = Field(
-        min_length=1, max_length=MAX_REASON_CHARS, description="For those who read it a year later.", examples=["wrong labels"]
+        min_length=1, max_length=MAX_REASON_CHARS, description="Reason, stored with the deprecation.", examples=["wrong labels"]
     )
 
 

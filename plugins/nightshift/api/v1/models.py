@@ -64,7 +64,7 @@ class StageChange(BaseModel):
     stage: Literal["champion", "canary", "archived", "production", "staging"] = Field(
         description="`production` is champion, `staging` is canary, as other registries name them."
     )
-    reason: FreeText = Field(min_length=1, max_length=1000, pattern=r"\S", description="For those who read the ledger a year later.")
+    reason: FreeText = Field(min_length=1, max_length=1000, pattern=r"\S", description="Reason, stored in the ledger.")
 
 
 @router.put(

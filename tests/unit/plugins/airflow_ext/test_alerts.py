@@ -2,7 +2,6 @@
 
 import base64
 import binascii
-import hashlib
 import hmac
 import json
 import logging
@@ -174,13 +173,6 @@ def test_secret_that_is_any_text_is_the_key_and_signs_as_its_base64_does() -> No
         for secret in ("of both sides", f"whsec_{encoded}", f"whsec_{encoded.rstrip('=')}")
     )
     assert plain == padded == bare
-
-
-def test_deprecated_signature_is_sent_beside_the_standard_one() -> None:
-    headers = signed(b"{}", 1_800_000_000.9, "msg_1", {"NIGHTSHIFT_WEBHOOK_SECRET": "of both sides"})
-    expected = hmac.new(b"of both sides", b"1800000000.{}", hashlib.sha256).hexdigest()
-    assert headers["X-Nightshift-Timestamp"] == "1800000000"
-    assert headers["X-Nightshift-Signature"] == f"sha256={expected}"
 
 
 def test_nothing_is_signed_without_a_secret() -> None:

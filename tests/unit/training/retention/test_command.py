@@ -126,6 +126,15 @@ def test_release_says_whether_the_artifact_was_kept(store: Store, capsys: pytest
     assert capsys.readouterr().out == f"kept: snapshot {uri}\nreleased: {uri}\nwas not kept: {uri}\n"
 
 
+def test_what_became_of_an_artifact_is_json_with_json(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    uri, _ = store.manifests.put_files("snapshot", {"t": b"rows"}, {})
+    answers = []
+    for words in (["--keep", uri], ["--release", uri], ["--release", uri]):
+        assert main([*words, "--json"]) == 0
+        answers.append(json.loads(capsys.readouterr().out))
+    assert answers == [{"answer": answer, "uri": uri} for answer in ("kept", "released", "was not kept")]
+
+
 def test_command_names_what_is_wrong_and_ends_with_its_code(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--keep", f"{store.root_uri}/manifests/sha256/aa/{'a' * 64}.json"]) == 65
     assert "does not exist" in capsys.readouterr().err
