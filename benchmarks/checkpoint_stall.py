@@ -30,9 +30,9 @@ from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
 from benchmarks.gpu.trainings import context_of
 from training.engine.checkpoint.checkpoints import Checkpoints
-from training.engine.checkpoint.savers import Savers
-from training.engine.checkpoint.sharded_writer import ShardedWriter
 from training.engine.checkpoint.writer import Interval
+from training.large.checkpoint.savers import Savers
+from training.large.checkpoint.sharded_writer import ShardedWriter
 
 MB = 10**6
 Timed = dict[str, list[float]]

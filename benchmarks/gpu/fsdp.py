@@ -10,8 +10,8 @@ import torch.distributed as dist
 
 from benchmarks.gpu.bench import Bench, Figures
 from benchmarks.gpu.language_model import LanguageModel, random_batch
-from training.engine.parallel.sharded import ShardedModel
 from training.engine.parallel.strategy import Strategy
+from training.large.sharded import ShardedModel
 from training.spec.layout import Layout
 
 ROUNDS: Final = 3

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.training.engine.parallel.kill_points import KillPoint, drawn, killed_and_resumed, undisturbed
+from tests.unit.training.large.kill_points import KillPoint, drawn, killed_and_resumed, undisturbed
 from training.spec.layout import Layout
 
 pytestmark = [pytest.mark.chaos, pytest.mark.long, pytest.mark.timeout(900)]

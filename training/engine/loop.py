@@ -28,12 +28,12 @@ from training.engine.out_of_memory import memory_explained
 from training.engine.parallel.strategy import Strategy, SumLoss
 from training.engine.precision import LossScale
 from training.engine.progress import Progress
-from training.engine.replicas import ReplicaCheck
-from training.engine.stragglers import Straggler, StragglerCheck
 from training.engine.throughput import Throughput
 from training.engine.tracking.tracker import Tracker
 from training.engine.watchdog import Watchdog
 from training.errors import DataError, NightshiftError, PeerLostError, PreemptedError
+from training.large.replicas import ReplicaCheck
+from training.large.stragglers import Straggler, StragglerCheck
 from training.process import liveness
 from training.runtime.context import StageContext, StopFlag
 
@@ -70,9 +70,9 @@ class Parts:
     optimizer: OptimizerSettings
     early_stopping: int | None
     replica_check_steps: int = 0
-    """How often replicas of the model are compared, 0: never (`training.engine.replicas`)."""
+    """How often replicas of the model are compared, 0: never (`training.large.replicas`)."""
     straggler_ratio: float | None = None
-    """From which on a process is slower than the others, None: they are not compared (`training.engine.stragglers`)."""
+    """From which on a process is slower than the others, None: they are not compared (`training.large.stragglers`)."""
     judge: Judge | None = None
     """Called by rank 0 after each epoch: whether to continue the training."""
 

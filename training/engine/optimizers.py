@@ -92,7 +92,7 @@ def optimizers_of(parameters: Mapping[str, nn.Parameter], settings: OptimizerSet
         # The update is as large as one of AdamW: one learning rate fits both (Liu et al., Muon is Scalable for LLM Training, 2025).
         found.append(Muon(_groups(whole), lr=learning_rate, momentum=momentum, weight_decay=decay, adjust_lr_fn="match_rms_adamw"))
     if divided:
-        from training.engine.parallel.divided_muon import DividedMuon
+        from training.large.divided_muon import DividedMuon
 
         found.append(DividedMuon(_groups(divided), lr=learning_rate, momentum=momentum, weight_decay=decay))
     if others:

@@ -35,8 +35,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def _plan(options: argparse.Namespace) -> int:
     # torch is imported for a plan, not for --help.
-    from training.engine.planning.devices import parse_devices
-    from training.engine.planning.report import json_of, text_of
+    from training.large.planning.devices import parse_devices
+    from training.large.planning.report import json_of, text_of
     from training.models.base import load_family
     from training.models.planned import judgement, plan_of, planned_features
     from training.models.torch_family import TorchFamily

@@ -15,11 +15,11 @@ from training.data.features.datetime_parts import PERIODS
 from training.data.features.fitting import DEFAULT_BUCKETS, DEFAULT_HASH_BUCKETS, DEFAULT_MAX_CATEGORIES
 from training.data.features.text_ngrams import DEFAULT_TEXT_BUCKETS, text_cells
 from training.engine.parallel.gang import Gang
-from training.engine.planning.costs import StepWork
-from training.engine.planning.devices import KINDS, Device, Devices
-from training.engine.planning.planner import Plan, check_fits, judged, plan
-from training.engine.planning.probe import ROWS_OF_A_GROUP, LayoutCandidate, facts_of
 from training.errors import Problem, SpecError
+from training.large.planning.costs import StepWork
+from training.large.planning.devices import KINDS, Device, Devices
+from training.large.planning.planner import Plan, check_fits, judged, plan
+from training.large.planning.probe import ROWS_OF_A_GROUP, LayoutCandidate, facts_of
 from training.spec import PipelineSpec
 from training.spec.key_types import AUTO
 from training.spec.layout import Layout

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from training.data.features.transforms import Matrix
     from training.engine.optim import Schedule
     from training.engine.optimizers import OptimizerSettings
-    from training.engine.parallel.compression import Compression
     from training.engine.parallel.gang import Gang
     from training.engine.parallel.single_process import Alone
     from training.engine.parallel.strategy import Strategy
-    from training.engine.parallel.tensor_plan import TensorPlan
+    from training.large.compression import Compression
+    from training.large.tensor_plan import TensorPlan
     from training.spec import PipelineSpec
     from training.spec.layout import Layout
     from training.spec.sections.train import Train
@@ -98,7 +98,7 @@ class TorchFamily(Family):
     def tensor_plan(self, module: nn.Module) -> TensorPlan | None:
         """Return how `train.parallel: {tensor: n}` divides the layers of a model: by the name of a module, `column`, `row`, ….
 
-        Without an override there is no plan, and the layout is refused. See `training.engine.parallel.tensor_plan` and
+        Without an override there is no plan, and the layout is refused. See `training.large.tensor_plan` and
         docs/large-models.md. It is called before the model is divided, and must not change it.
         """
         return None
@@ -247,7 +247,7 @@ class TorchFamily(Family):
     def _asked_tensor_plan(self, model: str, module: nn.Module) -> TensorPlan:
         plan = self.tensor_plan(module)
         if plan is None:
-            from training.engine.parallel.tensor_plan import no_plan
+            from training.large.tensor_plan import no_plan
 
             raise no_plan(model)
         return plan
@@ -255,7 +255,7 @@ class TorchFamily(Family):
     def _asked_stages(self, model: str, module: nn.Module, num_stages: int) -> Sequence[nn.Module]:
         stages = self.pipeline_stages(module, num_stages)
         if stages is None:
-            from training.engine.parallel.pipeline_cut import no_cut
+            from training.large.pipeline_cut import no_cut
 
             raise no_cut(model, num_stages)
         return stages
@@ -295,6 +295,6 @@ def _schedule(train: Train, total_steps: int) -> Schedule:
 def _compression(train: Train) -> Compression | None:
     if train.gradient_compression == "none":
         return None
-    from training.engine.parallel.compression import POWERSGD_RANK, Compression
+    from training.large.compression import POWERSGD_RANK, Compression
 
     return Compression(kind=train.gradient_compression, rank=train.powersgd_rank or POWERSGD_RANK)

@@ -40,9 +40,9 @@ from training.stage_table import TRIAL
 from training.store import Manifest, set_run_ref
 
 if TYPE_CHECKING:
-    from training.engine.checkpoint.savers import Savers
     from training.engine.loop import Judge
     from training.engine.parallel.gang import Gang
+    from training.large.checkpoint.savers import Savers
 
 logger = logging.getLogger(__name__)
 
@@ -220,7 +220,7 @@ def savers_of(gang: Gang | Alone) -> Savers | None:
     """Return the processes that save their parts of one model together; None: there is one process. All ranks must call it."""
     if isinstance(gang, Alone) or gang.world_size == 1:
         return None
-    from training.engine.checkpoint.savers import Savers
+    from training.large.checkpoint.savers import Savers
 
     return Savers.of(gang)
 

@@ -20,9 +20,9 @@ from training.runtime.context import StageContext
 from training.store.checkpoint_entries import WITHDRAWN
 
 if TYPE_CHECKING:
-    from training.engine.checkpoint.savers import Savers
-    from training.engine.checkpoint.sharded_writer import ShardedWriter
     from training.engine.checkpoint.tensors import State
+    from training.large.checkpoint.savers import Savers
+    from training.large.checkpoint.sharded_writer import ShardedWriter
 
 DEFAULT_KEEP: Final = 3
 
@@ -55,7 +55,7 @@ class Checkpoints:
         if savers is None:
             self._writer = CheckpointWriter(context, interval=interval, identity=identity, by_name=by_name, keep=keep)
         else:
-            from training.engine.checkpoint.sharded_writer import ShardedWriter
+            from training.large.checkpoint.sharded_writer import ShardedWriter
 
             self._writer = ShardedWriter(context, savers, interval=interval, identity=identity, by_name=by_name, keep=keep)
         self._keep = keep

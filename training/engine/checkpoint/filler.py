@@ -17,9 +17,9 @@ from torch.distributed.checkpoint.planner import ReadItem
 
 from training.engine.checkpoint.chunks import ByteString, Chunk, Saved, num_items
 from training.engine.checkpoint.format import ITEM_BYTES, Entry, Index, padded
-from training.engine.checkpoint.plan import local_part, read_items
 from training.engine.checkpoint.tensors import DTYPES, State, dtype_name
 from training.errors import DataError
+from training.large.checkpoint.plan import local_part, read_items
 from training.process import liveness
 from training.store.manifests import FileEntry
 from training.store.objects import Objects

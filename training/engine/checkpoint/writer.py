@@ -1,7 +1,7 @@
 """Writes checkpoints: one copy out of the training's tensors, everything else in a thread; committed through the lease.
 
 A block that did not change is not written again. The commit is an entry of the address's journal, so a fenced attempt's is refused.
-Here is what all writers share, and the one of a single process; `training.engine.checkpoint.sharded_writer` is that of several.
+Here is what all writers share, and the one of a single process; `training.large.checkpoint.sharded_writer` is that of several.
 """
 
 from __future__ import annotations

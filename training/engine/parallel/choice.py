@@ -1,4 +1,4 @@
-"""Which strategy a training uses: the one place that knows the members of this folder."""
+"""Which strategy a training uses: the one place that knows all of them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from training.engine.precision import choose_precision
 from training.spec.layout import Layout
 
 if TYPE_CHECKING:
-    from training.engine.parallel.compression import Compression
-    from training.engine.parallel.pipeline_cut import Cut
-    from training.engine.parallel.tensor_plan import TensorPlan
+    from training.large.compression import Compression
+    from training.large.pipeline_cut import Cut
+    from training.large.tensor_plan import TensorPlan
 
 
 def strategy_for(
@@ -52,13 +52,13 @@ def strategy_for(
     if layout is None or layout.is_replicated:
         return ReplicatedModel(gang, precision=chosen, compression=compression)
     if layout.pipeline > 1:
-        from training.engine.parallel.pipeline import PipelinedModel
+        from training.large.pipeline import PipelinedModel
 
         if cut is None:
             raise ValueError(f"the layout {layout.words()} needs a cut of the model into stages")
         return PipelinedModel(gang, layout, cut=cut, schedule=schedule, precision=chosen)
     # Also for `tensor` with one shard: DistributedDataParallel takes the parts of divided layers for whole tensors (docs/decisions.md).
     # Imported here: FSDP2 and device meshes cost seconds, which a training of whole models need not pay.
-    from training.engine.parallel.sharded import ShardedModel
+    from training.large.sharded import ShardedModel
 
     return ShardedModel(gang, layout, precision=chosen, tensor_plan=tensor_plan)

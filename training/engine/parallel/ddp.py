@@ -23,7 +23,7 @@ from training.errors import Problem, SpecError
 from training.process import liveness
 
 if TYPE_CHECKING:
-    from training.engine.parallel.compression import Compression
+    from training.large.compression import Compression
 
 
 UNFINISHED: Final = "Expected to have finished reduction"
@@ -110,7 +110,7 @@ class ReplicatedModel:
             with self._gang.collectives():
                 self._wrapped = wrapped = GradientReducer(self._module, gradient_as_bucket_view=True)
             if self._compression is not None:
-                from training.engine.parallel.compression import compress_gradients
+                from training.large.compression import compress_gradients
 
                 compress_gradients(wrapped, self._compression)
         return self._parameters

@@ -1,8 +1,8 @@
 """The seam of parallel training: how one model is trained by all processes of a gang.
 
-One file of this folder for each strategy: `ddp`, `sharded`. The loop, the loader and torch families know a strategy only by this
-protocol: torch.distributed and its wrappers are imported in this folder alone. Order of the calls: `place`, then the optimizer is made of
-the parameters that it returned, then `restore` where there is a checkpoint, then steps and validations.
+One file for each strategy: `ddp`, and `sharded` and `pipeline` of `training.large`. The loop, the loader and torch families know a strategy
+only by this protocol: torch.distributed and its wrappers are imported in these two folders alone. Order of the calls: `place`, then the
+optimizer is made of the parameters that it returned, then `restore` where there is a checkpoint, then steps and validations.
 """
 
 from __future__ import annotations

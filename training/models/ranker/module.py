@@ -18,7 +18,7 @@ from training.data.dataset.loader import Batch
 from training.models.torch_family import Architecture, TorchFamily
 
 if TYPE_CHECKING:
-    from training.engine.parallel.tensor_plan import Kind, TensorPlan
+    from training.large.tensor_plan import Kind, TensorPlan
 
 
 class Settings(TypedDict):
@@ -126,7 +126,7 @@ class Ranker(TorchFamily):
 
         None: there is neither a table nor a pair.
         """
-        from training.engine.parallel.tensor_plan import Division
+        from training.large.tensor_plan import Division
 
         ranker = cast(RankerModule, module)
         plan: dict[str, Division | Kind] = {"embeddings.*": Division("column", gives="whole")} if len(ranker.embeddings) else {}

@@ -1,4 +1,4 @@
-"""Which nodes the next launch of a training leaves out: those on which a rank was named as a straggler (`training.engine.stragglers`).
+"""Which nodes the next launch of a training leaves out: those on which a rank was named as a straggler (`training.large.stragglers`).
 
 A gang must never wait for ever because of it. So nodes are excluded only where the launch may continue with fewer nodes and relaunches are
 left for that, and only twice: with all nodes, and, where that finds no place within `elastic_wait`, with fewer. After that all nodes are

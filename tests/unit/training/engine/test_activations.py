@@ -11,7 +11,7 @@ from torch import nn
 
 from tests.unit.training.engine.loop_bench import LoopBench, outcome
 from tests.unit.training.engine.parallel.ranks import run_ranks
-from tests.unit.training.engine.parallel.tiny_transformer import TinyTransformer, squares, train
+from tests.unit.training.large.tiny_transformer import TinyTransformer, squares, train
 from tests.unit.training.models.family_bench import FamilyBench
 from training.data.dataset.loader import Batch
 from training.engine.activations import checkpoint_activations, repeated_blocks

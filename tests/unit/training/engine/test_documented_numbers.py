@@ -9,12 +9,12 @@ import pytest
 from training.engine import stragglers
 from training.engine.checkpoint.checkpoints import DEFAULT_KEEP
 from training.engine.checkpoint.chunks import OWN_BLOCK_BYTES
-from training.engine.checkpoint.savers import SILENCE_SECONDS
-from training.engine.checkpoint.sharded_writer import MAX_IN_FLIGHT
-from training.engine.parallel.compression import POWERSGD_RANK, UNCOMPRESSED_STEPS
-from training.engine.parallel.sharded import MIN_ALONE_BYTES, MIN_BLOCK_BYTES
-from training.engine.planning.costs import MFU
-from training.engine.planning.devices import DEVICES_PER_NODE, GIB, KINDS, USABLE_SHARE
+from training.large.checkpoint.savers import SILENCE_SECONDS
+from training.large.checkpoint.sharded_writer import MAX_IN_FLIGHT
+from training.large.compression import POWERSGD_RANK, UNCOMPRESSED_STEPS
+from training.large.planning.costs import MFU
+from training.large.planning.devices import DEVICES_PER_NODE, GIB, KINDS, USABLE_SHARE
+from training.large.sharded import MIN_ALONE_BYTES, MIN_BLOCK_BYTES
 from training.runtime.provenance import CHECKOUT
 from training.spec.sections.train import DEFAULT_BATCH_SIZE, Checkpoint, Train
 

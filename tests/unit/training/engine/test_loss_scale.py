@@ -14,9 +14,9 @@ from torch import nn
 
 from tests.unit.training.engine.loop_bench import LoopBench, outcome, squares, stop_after
 from tests.unit.training.engine.parallel.ranks import run_ranks
-from tests.unit.training.engine.parallel.tiny_transformer import TinyTransformer, global_batch
-from tests.unit.training.engine.parallel.tiny_transformer import squares as row_squares
 from tests.unit.training.engine.test_optimizers import Deep
+from tests.unit.training.large.tiny_transformer import TinyTransformer, global_batch
+from tests.unit.training.large.tiny_transformer import squares as row_squares
 from training.data.dataset.loader import Batch, cut
 from training.engine.loop import Loop
 from training.engine.optim import Schedule, ScheduledOptimizer

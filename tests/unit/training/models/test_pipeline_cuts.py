@@ -15,12 +15,12 @@ from tests.unit.training.engine.loop_bench import DIGEST
 from tests.unit.training.engine.parallel.ranks import run_ranks
 from tests.unit.training.models.family_bench import FamilyBench
 from training.data.dataset.loader import Batch, cut
-from training.engine.checkpoint.savers import Savers
 from training.engine.parallel.choice import strategy_for
 from training.engine.parallel.gang import Gang
-from training.engine.parallel.pipeline import PipelinedModel
-from training.engine.parallel.pipeline_cut import names_of_stages
 from training.errors import SpecError
+from training.large.checkpoint.savers import Savers
+from training.large.pipeline import PipelinedModel
+from training.large.pipeline_cut import names_of_stages
 from training.models.base import load_family
 from training.models.ranker.module import RankerModule
 from training.models.torch_family import TorchFamily

@@ -15,12 +15,12 @@ from tests.unit.training.engine.loop_bench import DIGEST
 from tests.unit.training.engine.parallel.ranks import run_ranks
 from tests.unit.training.models.family_bench import FamilyBench
 from training.data.dataset.loader import Batch
-from training.engine.checkpoint.savers import Savers
 from training.engine.parallel.choice import strategy_for
 from training.engine.parallel.gang import Gang
-from training.engine.parallel.sharded import ShardedModel
-from training.engine.parallel.tensor_plan import Division, TensorPlan, checked
 from training.errors import SpecError
+from training.large.checkpoint.savers import Savers
+from training.large.sharded import ShardedModel
+from training.large.tensor_plan import Division, TensorPlan, checked
 from training.models.base import FitResult, load_family
 from training.models.ranker.module import RankerModule
 from training.models.torch_family import Architecture, TorchFamily

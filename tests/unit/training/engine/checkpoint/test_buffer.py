@@ -13,7 +13,7 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from tests.unit.training.engine.loop_bench import LoopBench
 from training.engine.checkpoint import tensors
-from training.engine.checkpoint.savers import Savers
+from training.large.checkpoint.savers import Savers
 
 META = {"step": 1, "epoch": 0}
 

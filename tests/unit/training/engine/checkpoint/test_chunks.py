@@ -20,8 +20,8 @@ from training.contracts import sha256_hex
 from training.engine.checkpoint.checkpoints import Checkpoints
 from training.engine.checkpoint.chunks import OWN_BLOCK_BYTES, Chunk, Piece, blocks_for, overlapping
 from training.engine.checkpoint.format import BLOCK_BYTES
-from training.engine.checkpoint.savers import Savers
 from training.errors import DataError, NightshiftError, NoUsableCheckpointError
+from training.large.checkpoint.savers import Savers
 from training.store import Manifest, Store
 from training.store.manifests import FileEntry
 

@@ -14,12 +14,12 @@ from safetensors import safe_open
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from tests.commands import command
-from tests.unit.training.engine.checkpoint.test_sharded_resume import Parts
 from tests.unit.training.engine.loop_bench import LoopBench, stop_after
+from tests.unit.training.large.checkpoint.test_sharded_resume import Parts
 from training.contracts import ExitCode, StageResult
-from training.engine.checkpoint.savers import Savers
 from training.engine.parallel.gang import Gang
 from training.errors import PreemptedError
+from training.large.checkpoint.savers import Savers
 from training.store import point_at
 from training.store.addresses import StoreUri
 from training.store.checkpoint_entries import WITHDRAWN

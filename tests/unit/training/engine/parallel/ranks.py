@@ -22,8 +22,8 @@ PRELOADED = (
     "torch.distributed.tensor.parallel",
     "tests.unit.training.engine.loop_bench",
     "training.engine.checkpoint.filler",
-    "training.engine.checkpoint.sharded_writer",
-    "training.engine.parallel.sharded",
+    "training.large.checkpoint.sharded_writer",
+    "training.large.sharded",
 )
 """Imported once, by the server that processes are forked from."""
 CONTEXT.set_forkserver_preload(list(PRELOADED))
