@@ -198,7 +198,6 @@ def fit_rows(folder: Path, kind: str) -> None:
     silent: Any = SimpleNamespace(
         log=lambda *_, **__: None, progress=lambda *_, **__: None, newest_entry=lambda: 0, is_due=lambda _round: False
     )
-    silent.folder = folder
     spec = spec.model_copy(update={"train": spec.train.model_copy(update={"epochs": ROUNDS})})
     context = FitContext(
         spec=spec,
@@ -209,7 +208,8 @@ def fit_rows(folder: Path, kind: str) -> None:
         checkpoints=silent,
         tracker=silent,
         stop=StopFlag(),
-        stage=silent,
+        progress=silent.progress,
+        note_straggler=silent.log,
     )
     resident, anonymous = status("VmRSS"), status("RssAnon")
     with Peak() as peak:

@@ -75,7 +75,8 @@ class Shop:
             checkpoints=silent,
             tracker=silent,
             stop=StopFlag(),
-            stage=silent,
+            progress=silent.progress,
+            note_straggler=silent.log,
             judge=judge,
         )
         return BoostedTrees().fit(context)

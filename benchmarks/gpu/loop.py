@@ -93,7 +93,7 @@ def measure(device: str) -> Iterator[Figures]:
         with training.attempt(module, loss) as loop, Utilization() as use:
             parts: Any = loop._parts
             watch = Watch(bench, parts.loader, use, seconds=seconds)
-            parts.stage.on_step = watch.on_step
+            parts.progress.__self__.on_step = watch.on_step
             with suppress(EnoughError):
                 loop.train()
             found = watch.figures(rows, module.num_parameters)

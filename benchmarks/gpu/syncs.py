@@ -42,7 +42,7 @@ def measure(device: str) -> Iterator[Figures]:
                 if number == SKIPPED_STEPS + COUNTED_STEPS:
                     raise EnoughError
 
-            parts.stage.on_step = on_step
+            parts.progress.__self__.on_step = on_step
             if bench.is_gpu:
                 torch.cuda.set_sync_debug_mode("warn")
             with suppress(EnoughError):

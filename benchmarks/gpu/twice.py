@@ -46,7 +46,7 @@ def train(device: str, kind: str, *folders: str) -> None:
             compiled(module, bench.device)
         with training.attempt(module, next_token_loss, attempt_id=f"a{time.time_ns()}") as loop:
             parts: Any = loop._parts
-            parts.stage.on_step = functools.partial(say_step, parts.checkpoints._writer.saves)
+            parts.progress.__self__.on_step = functools.partial(say_step, parts.checkpoints._writer.saves)
             loop.train()
         print(json.dumps({"digest": digest_of(module), "loss": loop.progress.history[-1]["validation_loss"]}), flush=True)
 

@@ -110,7 +110,7 @@ def main(folder: Path, last_epoch: int, seconds: float, slow: list[str]) -> None
         expected.append(alone(family, context))
         return epochs == last_epoch
 
-    context = replace(made, gang=gang, stage=stage, checkpoints=checkpoints, stop=stage.stop, judge=judge)
+    context = replace(made, gang=gang, progress=stage.progress, checkpoints=checkpoints, stop=stage.stop, judge=judge)
     try:
         result = family.fit(context)
     except NightshiftError as err:

@@ -16,6 +16,7 @@ from typing import Any, Final
 import torch
 import xgboost
 
+from tests.unit.training.engine.loop_bench import reported_by
 from tests.unit.training.models.family_bench import FamilyBench
 from training.models.base import load_family
 from training.runtime.provenance import CHECKOUT
@@ -49,7 +50,7 @@ def losses_of(case: str, folder: Path) -> dict[str, list[float]]:
     finally:
         context.checkpoints.close()
     assert result.num_steps == NUM_STEPS
-    reported = [entry["loss"] for entry in context.stage.__dict__["reported"] if "loss" in entry]
+    reported = [entry["loss"] for entry in reported_by(context.progress) if "loss" in entry]
     return {
         **({"steps": reported} if reported else {}),
         "train": [entry["train_loss"] for entry in result.history],

@@ -35,7 +35,7 @@ from training.errors import DataError, NightshiftError, PeerLostError, Preempted
 from training.large.replicas import ReplicaCheck
 from training.large.stragglers import Straggler, StragglerCheck
 from training.process import liveness
-from training.runtime.context import StageContext, StopFlag
+from training.runtime.context import ReportProgress, StopFlag
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +62,9 @@ class Parts:
     checkpoints: Checkpoints
     tracker: Tracker
     stop: StopFlag
-    stage: StageContext
+    progress: ReportProgress
+    note_straggler: Callable[[int, Mapping[str, object]], object]
+    """Called by rank 0 with (rank that is slower than the others, the record of it), once for each."""
     seed: int
     epochs: int
     schedule: Callable[[int], Schedule]
@@ -191,7 +193,7 @@ class Loop:
         progress.epoch_loss += sum(known.values()) * weight
         if progress.step % TRACK_EVERY_STEPS == 0:
             parts.tracker.log(progress.step, **metrics, **self._throughput.take())
-        parts.stage.progress(progress.step, self._total_steps, "steps", epoch=progress.epoch + 1, **known)
+        parts.progress(progress.step, self._total_steps, "steps", epoch=progress.epoch + 1, **known)
 
     def _update(self, loss: float, norm: float) -> dict[str, float]:
         """Let the optimizer take a step, unless its gradients overflow in fp16; return what is to be tracked."""
@@ -248,10 +250,8 @@ class Loop:
         """Note a straggler where who relaunches this training finds it: the next attempt may do without that node."""
         parts = self._parts
         parts.tracker.log(straggler.step, straggler_rank=float(straggler.rank), straggler_ratio=straggler.ratio)
-        request = parts.stage.request
-        address = parts.stage.store.address(request.pipeline, request.stage, request.fingerprint)
         try:
-            address.write_straggler(request.attempt_id, straggler.rank, straggler.to_json())
+            parts.note_straggler(straggler.rank, straggler.to_json())
         except NightshiftError as err:
             logger.warning("the straggler could not be noted in the store: %s", err)
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from training.engine.parallel.gang import Gang
     from training.engine.parallel.single_process import Alone
     from training.engine.tracking.tracker import Tracker
-    from training.runtime.context import StageContext, StopFlag
+    from training.runtime.context import ReportProgress, StopFlag
     from training.spec import PipelineSpec
     from training.spec.layout import Layout
 
@@ -45,7 +45,7 @@ class FitContext:
 
     spec: PipelineSpec
     dataset_path: Path
-    """Local folder of the dataset's files, digests checked."""
+    """Local folder of the dataset's files, digests checked; what a training puts beside them is removed with the attempt."""
     dataset_meta: DatasetMeta
     dataset_digest: str
     gang: Gang | Alone
@@ -53,8 +53,9 @@ class FitContext:
     checkpoints: Checkpoints
     tracker: Tracker
     stop: StopFlag
-    stage: StageContext
-    """For progress and scratch."""
+    progress: ReportProgress
+    note_straggler: Callable[[int, Mapping[str, object]], object]
+    """Called on rank 0 with (a rank that is slower than the others, the record of it), which the next attempt may do without."""
     layout: Layout | None = None
     """How the gang shares the model; None: as the section `train` says."""
     judge: Callable[[int, float], bool] | None = None

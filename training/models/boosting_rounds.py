@@ -70,4 +70,4 @@ class Rounds:
             # Each round goes over all training rows.
             self._throughput.add(sum(context.dataset_meta["shards"]["train"]))
             context.tracker.log(self.num_rounds, train_loss=train_loss, validation_loss=validation_loss, **self._throughput.take())
-        context.stage.progress(self.num_rounds, context.spec.train.epochs, self.unit, validation_loss=validation_loss)
+        context.progress(self.num_rounds, context.spec.train.epochs, self.unit, validation_loss=validation_loss)

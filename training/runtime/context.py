@@ -9,13 +9,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from training.code.loaded import LoadedCode
 from training.contracts import Scalar, StageRequest
 from training.format import brief
 from training.process import liveness
 from training.spec import PipelineSpec
-from training.store import Store
+from training.store import StageAddress, Store
 from training.store.leases import Lease
 
 logger = logging.getLogger("training.progress")
@@ -25,6 +26,12 @@ END_SECONDS = 5.0
 """How long a process that is to be killed needs at most for its end, after it has committed."""
 END_SHARE = 0.2
 """Of the notice, where that is less."""
+
+
+class ReportProgress(Protocol):
+    """Reports that `done` of `total` units are done, with more numbers for the log and the heartbeat (`StageContext.progress`)."""
+
+    def __call__(self, done: int, total: int, unit: str, **more: Scalar) -> None: ...
 
 
 class StopFlag:
@@ -87,6 +94,11 @@ class StageContext:
     _started: dict[str, tuple[float, int]] = field(default_factory=dict)
     _done: dict[str, int] = field(default_factory=dict)
     _logged_at: float = -PROGRESS_INTERVAL_SECONDS
+
+    @property
+    def address(self) -> StageAddress:
+        """Of the work in the store."""
+        return self.store.address(self.request.pipeline, self.request.stage, self.request.fingerprint)
 
     def progress(self, done: int, total: int, unit: str, **more: Scalar) -> None:
         """Log done/total, rate and ETA at most every 2 s, and feed the heartbeat; rank 0 alone speaks.

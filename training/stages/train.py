@@ -6,6 +6,7 @@ torchrun --nproc-per-node=2 --max-restarts=0 -m training.stages.train REQUEST_UR
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 import time
@@ -168,7 +169,8 @@ def fit_dataset(
         checkpoints=checkpoints,
         tracker=tracker,
         stop=context.stop,
-        stage=context,
+        progress=context.progress,
+        note_straggler=functools.partial(context.address.write_straggler, context.request.attempt_id),
         layout=layout,
         judge=judge,
     )

@@ -64,10 +64,9 @@ class CheckpointReader:
     """Reads the checkpoints of one training's address."""
 
     def __init__(self, context: StageContext, *, identity: Identity) -> None:
-        request = context.request
         self._context = context
         self._store = context.store
-        self._address = context.store.address(request.pipeline, request.stage, request.fingerprint)
+        self._address = context.address
         self._identity = identity
         self._start = ""
         """Digest of another training's checkpoint that this one begins at; empty: none."""

@@ -132,8 +132,7 @@ class Commits:
 
     def _saved_digests(self) -> set[str]:
         """Return the digests of all checkpoints that this training has committed."""
-        request = self._context.request
-        history = self._store.address(request.pipeline, request.stage, request.fingerprint).journal().history()
+        history = self._context.address.journal().history()
         return {StoreUri(entry.value["payload"]["uri"]).digest for entry in history if entry.value["kind"] == CHECKPOINT}
 
 

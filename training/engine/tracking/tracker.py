@@ -144,7 +144,7 @@ class Tracker:
         self.run_id: str | None = None
         """Of MLflow, once it is known."""
         self._opens_by = time.monotonic() + OPEN_SECONDS
-        self._journal = RunJournal(bucket, bucket.key(context.store.address(request.pipeline, request.stage, request.fingerprint).uri))
+        self._journal = RunJournal(bucket, bucket.key(context.address.uri))
         self._writer = JournalWriter(MetricJournal(bucket, request.pipeline, str(self._metrics)), request.attempt_id)
         self._writing = Repeated(self._write, "metrics", WRITE_SECONDS, "metrics wait for the store: %s")
         self._sending = Repeated(self._send, "tracking", SEND_SECONDS, "MLflow is away, metrics are kept: %s")

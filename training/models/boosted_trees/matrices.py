@@ -39,7 +39,7 @@ CACHE: Final = "xgboost"
 def matrices_of(context: FitContext, *, max_bin: int) -> Iterator[dict[str, xgboost.DMatrix]]:
     """Yield the matrix of this process's share of each split; every rank must call it, within the collective.
 
-    Matrices on disk are below the stage's scratch folder, which is swept also after a kill; they are removed with the block.
+    Matrices on disk are beside the dataset's files, in a folder that is swept also after a kill; they are removed with the block.
 
     Raises:
         DataError: `shard.size`, a file is not as long as the manifest says.
@@ -63,7 +63,7 @@ def matrices_of(context: FitContext, *, max_bin: int) -> Iterator[dict[str, xgbo
             made[split] = xgboost.QuantileDMatrix(blocks, ref=made.get("train"), max_bin=max_bin, nthread=threads)
         yield made
         return
-    folder = context.stage.folder / CACHE
+    folder = context.dataset_path / CACHE
     folder.mkdir(mode=0o700)
     try:
         for split, rows in splits.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -186,7 +187,11 @@ class LoopBench:
         return Loader(shards, dataset_digest=DIGEST, seed=seed, batch_size=BATCH_SIZE, micro_batch_size=micro_batch_size, shuffle=shuffle)
 
     def loop(self, module: nn.Module | None = None, *, every_seconds: float = 1e9, rank: int = 0, **changes: Any) -> Loop:
-        """Return a new attempt of the training; `changes` are fields of `Parts` and `Schedule`, or `weight_decay`, `gang`, `precision`."""
+        """Return a new attempt of the training.
+
+        Args:
+            changes: fields of `Parts` and `Schedule`, or `weight_decay`, `gang`, `precision`, and `stage`: the attempt's context.
+        """
         context = changes.pop("stage", None) or self.context(rank=rank)
         seed = changes.get("seed", 3)
         gang = changes.pop("gang", None) or Gang(rank, 1, torch.device("cpu"))
@@ -199,7 +204,8 @@ class LoopBench:
             "checkpoints": self.checkpoints(context, every_seconds=every_seconds, every_steps=changes.pop("every_steps", None)),
             "tracker": RecordingTracker(),
             "stop": context.stop,
-            "stage": context,
+            "progress": context.progress,
+            "note_straggler": functools.partial(self.address.write_straggler, context.request.attempt_id),
             "seed": seed,
             "epochs": 3,
             "schedule": functools.partial(schedule_of, {key: changes.pop(key) for key in SCHEDULE if key in changes}),
@@ -216,6 +222,12 @@ class LoopBench:
         finally:
             loop._parts.checkpoints.close()
         return loop
+
+
+def reported_by(progress: Any) -> list[dict[str, Any]]:
+    """Return all that was reported to the progress of a `RecordingContext`."""
+    found: list[dict[str, Any]] = progress.__self__.__dict__["reported"]
+    return found
 
 
 def outcome(loop: Loop) -> dict[str, Any]:
@@ -253,13 +265,12 @@ def recorded_steps() -> Iterator[list[dict[str, float]]]:
 
 def stop_after(loop: Loop, step: int) -> Loop:
     """Let the training be asked to stop once `step` steps are done."""
-    stage = loop._parts.stage
-    report = stage.progress
+    report = loop._parts.progress
 
     def progress(done: int, total: int, unit: str, **more: Any) -> None:
         report(done, total, unit, **more)
         if done >= step:
             loop._parts.stop.request()
 
-    stage.progress = progress  # type: ignore[method-assign]
+    loop._parts = replace(loop._parts, progress=progress)
     return loop

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.unit.training.engine.loop_bench import LoopBench, outcome, squares, stop_after
+from tests.unit.training.engine.loop_bench import LoopBench, outcome, reported_by, squares, stop_after
 from tests.unit.training.engine.parallel.ranks import run_ranks
 from tests.unit.training.engine.test_optimizers import Deep
 from tests.unit.training.large.tiny_transformer import TinyTransformer, global_batch
@@ -178,7 +178,7 @@ def test_batch_that_overflows_by_itself_is_left_out_of_the_loss(bench: LoopBench
     scale = loop.progress.loss_scale
     assert scale is not None
     assert scale.skipped_steps == 1
-    reported = loop._parts.stage.__dict__["reported"]
+    reported = reported_by(loop._parts.progress)
     assert ["loss" in entry for entry in reported] == [step != 7 for step in range(1, 13)]
     assert all(math.isfinite(entry["train_loss"]) for entry in loop.progress.history)
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.unit.training.engine.loop_bench import BATCH_SIZE, Line, LoopBench, outcome, recorded_steps, squares
+from tests.unit.training.engine.loop_bench import BATCH_SIZE, Line, LoopBench, outcome, recorded_steps, reported_by, squares
 from training.data.dataset.loader import Batch
 from training.engine.loop import _seed
 from training.engine.parallel.gang import Gang
@@ -53,7 +53,7 @@ def first_step(bench: LoopBench, gang: Gang) -> tuple[dict[str, float], dict[str
 
     with recorded_steps() as steps:
         loop = bench.train(loss=loss, gang=gang, epochs=1)
-    return steps[0], loop._parts.stage.__dict__["reported"][0], sums[0]
+    return steps[0], reported_by(loop._parts.progress)[0], sums[0]
 
 
 def test_gradient_and_reported_loss_are_means_over_the_units_of_the_batch(bench: LoopBench) -> None:
@@ -90,7 +90,7 @@ def test_every_tenth_step_is_tracked_and_every_step_is_reported(bench: LoopBench
     logged: Any = loop._parts.tracker.logged
     assert [step for step, metrics in logged if "train_loss_step" in metrics] == [10, 20]
     assert set(logged[2][1]) == {"train_loss_step", "grad_norm", "learning_rate", "training_throughput_samples_per_sec"}
-    reported = loop._parts.stage.__dict__["reported"]
+    reported = reported_by(loop._parts.progress)
     assert [(entry["done"], entry["total"], entry["unit"], entry["epoch"]) for entry in reported] == [
         (step, 20, "steps", 1 + (step - 1) // 4) for step in range(1, 21)
     ]

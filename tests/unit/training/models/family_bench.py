@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from pathlib import Path
 from typing import Any
@@ -106,6 +107,7 @@ class FamilyBench(LoopBench):
             checkpoints=checkpoints,
             tracker=self.tracker,
             stop=stage.stop,
-            stage=stage,
+            progress=stage.progress,
+            note_straggler=functools.partial(self.address.write_straggler, stage.request.attempt_id),
             judge=judge,
         )

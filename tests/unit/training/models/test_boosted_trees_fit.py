@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 import pytest
 import xgboost
 
+from tests.unit.training.engine.loop_bench import reported_by
 from tests.unit.training.models.family_bench import FamilyBench
 from training.errors import DivergedError, PreemptedError, SpecError
 from training.models.base import FitContext, FitResult
@@ -109,7 +109,7 @@ def test_judge_ends_the_boosting_and_every_round_is_tracked_and_reported(bench: 
     assert [step for step, _metrics in bench.tracker.logged] == [1, 2, 3]
     assert all(metrics["training_throughput_samples_per_sec"] > 0 for _step, metrics in bench.tracker.logged)
     assert [metrics["validation_loss"] for _step, metrics in bench.tracker.logged] == [entry["validation_loss"] for entry in result.history]
-    reported: Any = context.stage.__dict__["reported"]
+    reported = reported_by(context.progress)
     assert [(entry["done"], entry["total"], entry["unit"]) for entry in reported] == [(1, 9, "rounds"), (2, 9, "rounds"), (3, 9, "rounds")]
 
 

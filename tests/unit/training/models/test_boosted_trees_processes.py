@@ -83,12 +83,12 @@ def test_matrices_on_disk_are_bounded_by_their_rows_and_gone_with_the_block(tmp_
     monkeypatch.setattr(matrices, "stage_memory_bytes", lambda: 1)
     with matrices.matrices_of(context, max_bin=256) as made:
         assert [matrix.num_row() for matrix in made.values()] == [240, 81]
-        cached = [path for path in context.stage.folder.rglob("*") if path.is_file() and matrices.CACHE in path.parts[-2]]
+        cached = [path for path in context.dataset_path.rglob("*") if path.is_file() and matrices.CACHE in path.parts[-2]]
         shards = list(tmp_path.glob("dataset/**/*.bin"))
         # Each page repeats the bounds of the bins.
         limit = sum(path.stat().st_size for path in shards) + PAGE_BYTES * len(shards)
         assert 0 < sum(path.stat().st_size for path in cached) < limit
-    assert not (context.stage.folder / matrices.CACHE).exists()
+    assert not (context.dataset_path / matrices.CACHE).exists()
     context.checkpoints.close()
 
 

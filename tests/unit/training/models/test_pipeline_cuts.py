@@ -69,7 +69,7 @@ def history_of(gang: Gang, folder: str, layout: Layout) -> tuple[list[dict[str, 
     checkpoints = bench.checkpoints(stage, savers=savers, identity={"world_size": gang.world_size, "dataset": DIGEST})
     try:
         fitted = load_family("ranker").fit(
-            replace(context, gang=gang, layout=layout, stage=stage, stop=stage.stop, checkpoints=checkpoints)
+            replace(context, gang=gang, layout=layout, progress=stage.progress, stop=stage.stop, checkpoints=checkpoints)
         )
     finally:
         checkpoints.close()

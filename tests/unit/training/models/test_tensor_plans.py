@@ -80,7 +80,9 @@ def fitted(gang: Gang, folder: str, layout: Layout, **train: Any) -> FitResult:
     savers = None if layout.is_replicated else Savers.of(gang)
     checkpoints = bench.checkpoints(stage, savers=savers, identity={"world_size": gang.world_size, "dataset": DIGEST})
     try:
-        return load_family("ranker").fit(replace(context, gang=gang, layout=layout, stage=stage, stop=stage.stop, checkpoints=checkpoints))
+        return load_family("ranker").fit(
+            replace(context, gang=gang, layout=layout, progress=stage.progress, stop=stage.stop, checkpoints=checkpoints)
+        )
     finally:
         checkpoints.close()
 

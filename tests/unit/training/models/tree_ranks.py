@@ -44,7 +44,7 @@ def fit(gang: Any, folder: Path, task: str, *, on_disk: bool = False, epochs: in
         "weights": hashlib.sha256(result.weights).hexdigest(),
         "history": [dict(entry) for entry in result.history],
         "best": (result.best_epoch, result.validation_loss),
-        "cache": sorted(path.name for path in context.stage.folder.rglob(f"{matrices.CACHE}*")),
+        "cache": sorted(path.name for path in context.dataset_path.rglob(f"{matrices.CACHE}*")),
     }
 
 
