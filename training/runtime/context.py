@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Protocol
 
 from training.code.loaded import LoadedCode
@@ -16,7 +17,7 @@ from training.contracts import Scalar, StageRequest
 from training.format import brief
 from training.process import liveness
 from training.spec import PipelineSpec
-from training.store import StageAddress, Store
+from training.store import Manifest, StageAddress, Store, set_run_ref
 from training.store.leases import Lease
 
 logger = logging.getLogger("training.progress")
@@ -142,9 +143,42 @@ class StageContext:
         if self.code is not None:
             self.code.check()
 
+    def input(self, name: str) -> Manifest:
+        """Return the artifact of kind `name` that the request has as its input of that name.
+
+        Raises:
+            DataError: it is missing, altered or damaged, or of another kind.
+        """
+        return self.store.manifests.get(self.request.inputs[name], kind=name)
+
+    def store_artifact(
+        self,
+        kind: str,
+        files: Mapping[str, Path | bytes],
+        meta: Mapping[str, object],
+        scalars: Mapping[str, Scalar],
+        *,
+        ref: str | None = None,
+        pages: Mapping[str, bytes] = MappingProxyType({}),
+    ) -> Outcome:
+        """Store an artifact, set the run's ref `ref` to it, publish its pages; return the outcome that names it.
+
+        Args:
+            kind: of the artifact's manifest.
+            files: name to content, or to the path of a local file.
+            meta: JSON of the manifest.
+            scalars: of the stage's result.
+            ref: None: none of the run's refs names this artifact.
+            pages: name to HTML, see `publish_page`.
+        """
+        uri, manifest = self.store.manifests.put_files(kind, files, meta)
+        if ref is not None:
+            set_run_ref(self.store, self.request, ref, uri)
+        reports = {name: self.publish_page(name, html) for name, html in pages.items()}
+        return Outcome(artifact_uri=uri, digest=manifest.digest, scalars=scalars, reports=reports)
+
     def publish_page(self, name: str, html: bytes) -> str:
         """Store a self-contained page by content, set the run's ref `reports/<name>` to it; return its URI."""
-        from training.store import set_run_ref
         from training.store.reports import add_report
 
         digest = self.store.objects.put_bytes(html)

@@ -27,6 +27,7 @@ from training.errors import DataError, NightshiftError, shown
 from training.models.base import Artifact, FitResult
 from training.models.importing import load_apart, unscored
 from training.runtime.runner import StageContext
+from training.spec import PipelineSpec
 from training.spec.rules.leakage import Lateness
 from training.spec.schedule.instants import parse_as_of
 from training.store import Manifest
@@ -58,7 +59,7 @@ def import_model(context: StageContext, dataset: Manifest) -> Imported:
     """
     store, spec = context.store, context.spec
     artifact = store.manifests.get(str(context.request.parameters["artifact"]), kind="artifact")
-    _check_rows(context, dataset, artifact.meta.get("trained_until"))
+    _check_rows(dataset, artifact.meta.get("trained_until"), spec.timezone)
     with context.timed("fetch"):
         path = store.objects.fetch(artifact.files["artifact"].digest, context.folder / "artifact")
         own = artifact.files.get(TRANSFORMS_NAME)
@@ -67,28 +68,28 @@ def import_model(context: StageContext, dataset: Manifest) -> Imported:
     try:
         fitted = FittedTransforms.from_json(transforms)
         if own is not None:
-            _check_columns(context, fitted, reader)
+            _check_columns(spec, fitted, reader)
     except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, RecursionError) as err:
         raise malformed(err) from err
     features: list[FeatureEntry] = [{"name": cell.name, "dtype": cell.dtype, "cardinality": cell.cardinality} for cell in fitted.layout]
-    num_classes = _num_classes(context, dataset, reader)
+    num_classes = _num_classes(dataset, reader) if spec.evaluate.task == "multiclass" else None
     with context.timed("import"), tempfile.TemporaryDirectory(dir=context.folder) as folder:
         asked = Artifact(path=path, spec=spec, features=features, num_classes=num_classes)
         result = load_apart(asked, _cells(fitted, reader), Path(folder), context.request.code_files)
     return Imported(result=result, transforms=transforms, registered=dict(artifact.meta))
 
 
-def _check_rows(context: StageContext, dataset: Manifest, trained_until: str | None) -> None:
+def _check_rows(dataset: Manifest, trained_until: str | None, timezone: str) -> None:
     """Refuse a model that was trained on test rows: no gate could tell."""
     if trained_until is None:
         return
-    start, end = datetime.fromisoformat(dataset.meta["bounds"]["test"][0]), parse_as_of(trained_until, context.spec.timezone)
+    start, end = datetime.fromisoformat(dataset.meta["bounds"]["test"][0]), parse_as_of(trained_until, timezone)
     if end > start:
         message = f"it was trained on rows until {end.isoformat()}, and the test rows begin at {start.isoformat()}"
         raise DataError("artifact.test_rows", message, hint="register it with a later as_of, or train it on earlier rows")
 
 
-def _check_columns(context: StageContext, fitted: FittedTransforms, reader: DatasetReader) -> None:
+def _check_columns(spec: PipelineSpec, fitted: FittedTransforms, reader: DatasetReader) -> None:
     """Check that the transforms read columns that the pipeline has, and none that is known too late."""
     known, needed = [name for name in reader.schema.names if name != LABEL], fitted.inputs(serving=True)
     if missing := [name for name in needed if name not in known]:
@@ -96,17 +97,15 @@ def _check_columns(context: StageContext, fitted: FittedTransforms, reader: Data
         message = f"its transforms read {_named(missing)}, which the pipeline's rows do not have"
         hint = f"did you mean {close[0]}?" if close else "add them to the YAML, or register the model with a pipeline that has them"
         raise DataError("artifact.columns", message, hint=hint)
-    lateness = Lateness(context.spec.data, context.spec.prepare)
+    lateness = Lateness(spec.data, spec.prepare)
     late = [f"{name} {why}" for name in fitted.inputs(serving=False) if (why := lateness.why(name)) is not None]
     if late:
         message = f"its transforms read what is known only after the decision: {'; '.join(late[:MAX_NAMED])}"
         raise DataError("leakage.time", message, hint="train it without these columns")
 
 
-def _num_classes(context: StageContext, dataset: Manifest, reader: DatasetReader) -> int | None:
-    """Return how many classes a model of these rows must know, as a training here would; None for other tasks."""
-    if context.spec.evaluate.task != "multiclass":
-        return None
+def _num_classes(dataset: Manifest, reader: DatasetReader) -> int:
+    """Return how many classes a model of these rows must know, as a training here would."""
     classes = Classes.of(meta_of(dataset))
     if classes is not None:
         return len(classes.learned)

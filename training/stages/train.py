@@ -11,10 +11,11 @@ import logging
 import math
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from training.code.carried import check_own_class
-from training.contracts import JsonObject, JsonValue, canonical_json, sha256_hex
+from training.contracts import JsonObject, JsonValue, Scalar, StageRequest, canonical_json, sha256_hex
 from training.data.dataset.manifest import meta_of, sample_order_digest
 from training.data.features.classes import Classes
 from training.engine.checkpoint.checkpoints import Checkpoints
@@ -36,9 +37,9 @@ from training.spec.descriptors.families import FAMILIES
 from training.spec.layout import Layout
 from training.spec.registration import registered_words
 from training.spec.rules.tuning import with_settings
-from training.spec.sections.train import SaveInterval
+from training.spec.sections.train import SaveInterval, Train
 from training.stage_table import TRIAL
-from training.store import Manifest, set_run_ref
+from training.store import Manifest
 
 if TYPE_CHECKING:
     from training.engine.loop import Judge
@@ -47,7 +48,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-FETCHED = ("shards/", "transforms.json")
+TRANSFORMS = "transforms.json"
+FETCHED = ("shards/", TRANSFORMS)
 ARTIFACT = "artifact"
 """Parameter of a run that judges a model from outside: the URI of its files' manifest."""
 
@@ -58,21 +60,42 @@ def work(context: StageContext) -> Outcome:
     check_own_class(context.spec.train.model)
     if ARTIFACT in context.request.parameters:
         return _imported(context)
-    gang = join_gang(context)
+    gang = join_gang(context.spec.train, context.request.parameters.get("device"), num_processes=context.world_size)
     dataset = fetch_dataset(context, gang)
-    tuning_uri = context.request.inputs.get("tuning")
-    if tuning_uri is not None:
-        tuning = context.store.manifests.get(tuning_uri, kind="tuning")
+    spec = context.spec
+    if "tuning" in context.request.inputs:
+        tuning = context.input("tuning")
         logger.info("with the settings of trial %s: %s", tuning.meta["slot"], tuning.meta["settings"])
-        context.spec = tuned(context.spec, tuning.meta["settings"])
-    layout = layout_of(context, dataset, gang)
-    tags = {**tags_of(context, dataset, gang), "nightshift.layout": layout.words()}
-    tracker = Tracker(context, tags=tags, parameters=parameters_of(context.spec))
+        spec = tuned(spec, tuning.meta["settings"])
+    layout = layout_of(spec, gang, context.folder, dataset)
+    tags = {**tags_of(context.request, dataset, gang), "nightshift.layout": layout.words()}
+    tracker = Tracker(context, tags=tags, parameters=parameters_of(spec))
     started_at = time.monotonic()
-    result, is_tracked = fit_dataset(context, dataset, gang, tracker, layout=layout)
+    result = fit_dataset(context, spec, dataset, gang, tracker, layout=layout)
     if not gang.is_first:
         return Outcome(artifact_uri="", digest="")
-    return _store(context, dataset, gang, layout, result, time.monotonic() - started_at, tracker, is_tracked=is_tracked)
+    rows = dataset.meta["rows"]["train"] * len(result.history)
+    rows_per_second = round(rows / max(time.monotonic() - started_at, 1e-9))
+    transforms = (context.folder / TRANSFORMS).read_bytes()
+    files, meta = model_files(spec, dataset, gang, result, transforms=transforms, code_version=context.request.code_version)
+    # What a later study begins with, as this model's successor.
+    meta = {**meta, "settings": parameters_as_made(spec)}
+    logger.info("best epoch %d, validation loss %.5f, weights %s", result.best_epoch, result.validation_loss, meta["weights_digest"])
+    scalars: dict[str, Scalar] = {
+        "weights_digest": str(meta["weights_digest"]),
+        "best_epoch": result.best_epoch,
+        "validation_loss": round(result.validation_loss, 6),
+        "steps": result.num_steps,
+        "rows": rows,
+        "rows_per_second": rows_per_second,
+        "world_size": gang.world_size,
+        **({} if spec.train.parallel is None else {"layout": layout.words()}),
+        **({} if spec.train.from_checkpoint is None else {"resumed_from": spec.train.from_checkpoint}),
+        "device": gang.device.type,
+        **tracker.scalars(),
+        **result.scalars,
+    }
+    return context.store_artifact("model", files, meta, scalars, ref="model")
 
 
 def _imported(context: StageContext) -> Outcome:
@@ -80,50 +103,51 @@ def _imported(context: StageContext) -> Outcome:
     # Imported here: a training needs none of it.
     from training.stages.importing import import_model
 
-    dataset = context.store.manifests.get(context.request.inputs["dataset"], kind="dataset")
+    dataset, gang = context.input("dataset"), Alone()
     found = import_model(context, dataset)
-    gang, result, registered = Alone(), found.result, found.registered
+    registered = found.registered
     claims = {f"claimed.{name}": value for name, value in registered.get("metrics", {}).items()}
-    tags = {**tags_of(context, dataset, gang), "nightshift.registered": registered_words(registered)}
+    tags = {**tags_of(context.request, dataset, gang), "nightshift.registered": registered_words(registered)}
     tracker = Tracker(context, tags=tags, parameters={**claims, "artifact_uri": registered["artifact_uri"]})
-    files = {**_files(context, dataset, gang, result), "transforms.json": found.transforms}
-    uri, manifest, weights_digest = _stored(context, dataset, files, result, {"registered": dict(registered)})
+    code_version = context.request.code_version
+    files, meta = model_files(context.spec, dataset, gang, found.result, transforms=found.transforms, code_version=code_version)
     with liveness.phase("mlflow", "metrics"):
-        is_tracked = tracker.close()
+        tracker.close()
         tracker.finish("FINISHED")
+    weights_digest = str(meta["weights_digest"])
     logger.info("%s, weights %s", registered_words(registered), weights_digest)
     scalars = {"weights_digest": weights_digest, "registered": registered["format"], "world_size": 1, "device": gang.device.type}
-    tracking = {"mlflow_run_id": tracker.run_id, "tracking": "complete" if is_tracked else "delayed"}
-    return Outcome(artifact_uri=uri, digest=manifest.digest, scalars={**scalars, **tracking})
+    return context.store_artifact("model", files, {**meta, "registered": dict(registered)}, {**scalars, **tracker.scalars()}, ref="model")
 
 
-def layout_of(context: StageContext, dataset: Manifest, gang: Gang | Alone) -> Layout:
+def layout_of(spec: PipelineSpec, gang: Gang | Alone, dataset_path: Path, dataset: Manifest) -> Layout:
     """Return how the gang shares the model: see `training.models.base.Family.layout`. All ranks must call it."""
-    return load_family(context.spec.train.model).layout(context.spec, gang, context.folder, meta_of(dataset))
+    return load_family(spec.train.model).layout(spec, gang, dataset_path, meta_of(dataset))
 
 
 def fetch_dataset(context: StageContext, gang: Gang | Alone) -> Manifest:
     """Fetch what trainings read of `inputs["dataset"]`, once per node: the shards of its training and validation rows, no test rows."""
-    dataset = context.store.manifests.get(context.request.inputs["dataset"], kind="dataset")
+    dataset = context.input("dataset")
     with context.timed("fetch"):
         names = [name for name in sorted(dataset.files) if name.startswith(FETCHED)]
         fetch_for_node(context.store.manifests, dataset, context.folder, names, gang)
     return dataset
 
 
-def join_gang(context: StageContext) -> Gang | Alone:
+def join_gang(train: Train, expected: str | None, *, num_processes: int) -> Gang | Alone:
     """Join the gang with the threads that the spec gives each process, on the kind of device that the work is named after.
+
+    Args:
+        expected: that kind of device; None: a CPU.
 
     Raises:
         SpecError: `device.missing`, `device.mixed`, `settings.number`.
         PeerLostError: another rank does not come.
     """
-    train = context.spec.train
     facts = FAMILIES.get(train.model)
-    expected = context.request.parameters.get("device")
     use_gpus = facts is None or (facts.uses_gpus and (expected is not None or not facts.gpus_on_request))
     gang: Gang | Alone
-    if facts is not None and not facts.uses_torch and context.world_size == 1 and not (use_gpus and expected):
+    if facts is not None and not facts.uses_torch and num_processes == 1 and not (use_gpus and expected):
         gang = Alone()
     else:
         with liveness.phase("start", "import of torch"), lean_imports():
@@ -143,25 +167,34 @@ def tuned(spec: PipelineSpec, settings: JsonObject) -> PipelineSpec:
 
 def fit_dataset(
     context: StageContext,
+    spec: PipelineSpec,
     dataset: Manifest,
     gang: Gang | Alone,
     tracker: Tracker,
     *,
-    layout: Layout | None = None,
+    layout: Layout,
     judge: Judge | None = None,
-) -> tuple[FitResult, bool]:
-    """Fit the spec's model; return what came of it and whether MLflow has all of its metrics.
+) -> FitResult:
+    """Fit the spec's model on the dataset that `fetch_dataset` fetched, and close the tracker. All ranks must call it.
 
     Args:
-        layout: how the gang shares the model; None: what `layout_of` says.
+        spec: with the settings to train with.
+        layout: how the gang shares the model.
         judge: of a trial, called after each epoch by rank 0; a trial's checkpoints are for itself alone.
     """
-    train = context.spec.train
-    if layout is None:
-        layout = layout_of(context, dataset, gang)
-    checkpoints = _checkpoints(context, dataset, gang, layout)
+    train, is_trial = spec.train, context.request.stage == TRIAL
+    checkpoints = Checkpoints(
+        context,
+        interval=_interval(train.checkpoint.every),
+        identity=_identity(train, dataset.digest, gang, layout),
+        by_name=not is_trial,
+        keep=train.checkpoint.keep,
+        savers=None if layout.is_replicated else savers_of(gang),
+    )
+    if train.from_checkpoint is not None and not is_trial:
+        checkpoints.begin_at(train.from_checkpoint)
     fit = FitContext(
-        spec=context.spec,
+        spec=spec,
         dataset_path=context.folder,
         dataset_meta=meta_of(dataset),
         dataset_digest=sample_order_digest(dataset),
@@ -184,15 +217,14 @@ def fit_dataset(
             checkpoints.close()
         finally:
             with liveness.phase("mlflow", "metrics"):
-                is_tracked = tracker.close()
+                tracker.close()
                 tracker.finish(status)
-    return result, is_tracked
+    return result
 
 
-def _checkpoints(context: StageContext, dataset: Manifest, gang: Gang | Alone, layout: Layout) -> Checkpoints:
-    """Open the checkpoints of a training, named after what must agree for it to be resumed. All ranks must call it."""
-    train = context.spec.train
-    identity: Identity = {"world_size": gang.world_size, "batch_size": train.batch_size, "dataset": dataset.digest}
+def _identity(train: Train, dataset_digest: str, gang: Gang | Alone, layout: Layout) -> Identity:
+    """Return what a checkpoint must agree on for a training to resume from it."""
+    identity: Identity = {"world_size": gang.world_size, "batch_size": train.batch_size, "dataset": dataset_digest}
     if train.placement.threads_per_process is not None:
         # Only where the spec sets them: checkpoints of families with their own number stay usable.
         identity["threads"] = train.placement.threads_per_process
@@ -201,17 +233,7 @@ def _checkpoints(context: StageContext, dataset: Manifest, gang: Gang | Alone, l
         identity["device"] = gang.device.type
     if not layout.is_replicated:
         identity["layout"] = layout.sizes()
-    checkpoints = Checkpoints(
-        context,
-        interval=_interval(train.checkpoint.every),
-        identity=identity,
-        by_name=context.request.stage != TRIAL,
-        keep=train.checkpoint.keep,
-        savers=None if layout.is_replicated else savers_of(gang),
-    )
-    if train.from_checkpoint is not None and context.request.stage != TRIAL:
-        checkpoints.begin_at(train.from_checkpoint)
-    return checkpoints
+    return identity
 
 
 def _interval(every: SaveInterval) -> Interval:
@@ -227,71 +249,46 @@ def savers_of(gang: Gang | Alone) -> Savers | None:
     return Savers.of(gang)
 
 
-def _store(
-    context: StageContext,
-    dataset: Manifest,
-    gang: Gang | Alone,
-    layout: Layout,
-    result: FitResult,
-    seconds: float,
-    tracker: Tracker,
-    *,
-    is_tracked: bool,
-) -> Outcome:
-    files = {**_files(context, dataset, gang, result), "transforms.json": (context.folder / "transforms.json").read_bytes()}
-    # What a later study begins with, as this model's successor.
-    uri, manifest, weights_digest = _stored(context, dataset, files, result, {"settings": parameters_as_made(context.spec)})
-    rows = dataset.meta["rows"]["train"] * len(result.history)
-    logger.info("best epoch %d, validation loss %.5f, weights %s", result.best_epoch, result.validation_loss, weights_digest)
-    return Outcome(
-        artifact_uri=uri,
-        digest=manifest.digest,
-        scalars={
-            "weights_digest": weights_digest,
-            "best_epoch": result.best_epoch,
-            "validation_loss": round(result.validation_loss, 6),
-            "steps": result.num_steps,
-            "rows": rows,
-            "rows_per_second": round(rows / max(seconds, 1e-9)),
-            "world_size": context.world_size,
-            **({} if context.spec.train.parallel is None else {"layout": layout.words()}),
-            **({} if context.spec.train.from_checkpoint is None else {"resumed_from": context.spec.train.from_checkpoint}),
-            "device": gang.device.type,
-            "mlflow_run_id": tracker.run_id,
-            "tracking": "complete" if is_tracked else "delayed",
-            **result.scalars,
-        },
-    )
+def model_files(
+    spec: PipelineSpec, dataset: Manifest, gang: Gang | Alone, result: FitResult, *, transforms: bytes, code_version: str
+) -> tuple[dict[str, bytes], JsonObject]:
+    """Return a model's files by name, and the meta of its manifest.
 
-
-def _files(context: StageContext, dataset: Manifest, gang: Gang | Alone, result: FitResult) -> dict[str, bytes]:
-    return {
+    Args:
+        transforms: of raw rows to the model's input, as JSON.
+        code_version: of the stage.
+    """
+    family, named = FAMILIES.get(spec.train.model), Classes.of(meta_of(dataset))
+    # Labels without names have none.
+    classes = {} if named is None else {"classes": list(named.learned)}
+    description = {
+        "format_version": FORMAT_VERSION,
+        "family": spec.train.model,
+        "task": spec.evaluate.task,
+        "architecture": dict(result.architecture),
+        "code_version": code_version,
+        "environment": environment(() if family is None else family.libraries),
+        "device": device_words(gang.device),
+        **classes,
+    }
+    files = {
         result.weights_name: result.weights,
-        "model.json": canonical_json(_facts(context, dataset, gang, result)),
+        TRANSFORMS: transforms,
+        "model.json": canonical_json(description),
         "history.json": canonical_json(list(result.history)),
     }
-
-
-def _stored(
-    context: StageContext, dataset: Manifest, files: Mapping[str, bytes], result: FitResult, more: Mapping[str, object]
-) -> tuple[str, Manifest, str]:
-    """Store a model's files; return its URI, its manifest and its `weights_digest`. `more` is added to the manifest's meta."""
-    weights_digest = _weights_digest(context.spec.train.model, result, files["transforms.json"], _classes(dataset))
-    meta = {
-        "family": context.spec.train.model,
-        "weights_digest": weights_digest,
+    meta: JsonObject = {
+        "family": spec.train.model,
+        "weights_digest": _weights_digest(spec.train.model, result, transforms, classes),
         "dataset": dataset.digest,
-        "seed": context.spec.train.seed,
-        "world_size": context.world_size,
+        "seed": spec.train.seed,
+        "world_size": gang.world_size,
         "best_epoch": result.best_epoch,
         "bounds": dataset.meta["bounds"],
         **({"split": dataset.meta["split"]} if "split" in dataset.meta else {}),
-        **more,
-        **_classes(dataset),
+        **classes,
     }
-    uri, manifest = context.store.manifests.put_files("model", files, meta)
-    set_run_ref(context.store, context.request, "model", uri)
-    return uri, manifest, weights_digest
+    return files, meta
 
 
 def _weights_digest(family: str, result: FitResult, transforms: bytes, classes: Mapping[str, list[str]]) -> str:
@@ -305,32 +302,11 @@ def _weights_digest(family: str, result: FitResult, transforms: bytes, classes: 
     return sha256_hex(canonical_json({**parts, **classes}))
 
 
-def _facts(context: StageContext, dataset: Manifest, gang: Gang | Alone, result: FitResult) -> dict[str, object]:
-    """Return what a model's `model.json` says of it."""
-    family = FAMILIES.get(context.spec.train.model)
-    return {
-        "format_version": FORMAT_VERSION,
-        "family": context.spec.train.model,
-        "task": context.spec.evaluate.task,
-        "architecture": dict(result.architecture),
-        "code_version": context.request.code_version,
-        "environment": environment(() if family is None else family.libraries),
-        "device": device_words(gang.device),
-        **_classes(dataset),
-    }
-
-
-def _classes(dataset: Manifest) -> dict[str, list[str]]:
-    """Return the names of the classes that a model is made with; nothing for labels without names."""
-    classes = Classes.of(meta_of(dataset))
-    return {} if classes is None else {"classes": list(classes.learned)}
-
-
-def tags_of(context: StageContext, dataset: Manifest, gang: Gang | Alone) -> dict[str, str]:
+def tags_of(request: StageRequest, dataset: Manifest, gang: Gang | Alone) -> dict[str, str]:
     return {
         "nightshift.dataset": dataset.digest,
-        "nightshift.snapshot": str(context.request.parameters.get("snapshot_digest", dataset.meta["snapshot"])),
-        "nightshift.code_version": context.request.code_version,
+        "nightshift.snapshot": str(request.parameters.get("snapshot_digest", dataset.meta["snapshot"])),
+        "nightshift.code_version": request.code_version,
         "nightshift.device": device_words(gang.device),
     }
 

@@ -15,15 +15,14 @@ from dataclasses import asdict
 from typing import Any
 
 from training.code.carried import check_own_class
-from training.contracts import canonical_json
+from training.contracts import StageRequest, canonical_json
 from training.engine.tracking.tracker import Parent, Tracker
 from training.errors import DivergedError, NightshiftError
 from training.format import local_moment
 from training.models.base import FitResult
 from training.runtime.runner import Outcome, StageContext, main
-from training.spec.sections.tuning import Tune
-from training.stages.train import fetch_dataset, fit_dataset, join_gang, parameters_of, tags_of, tuned
-from training.store import Manifest
+from training.stages.train import fetch_dataset, fit_dataset, join_gang, layout_of, parameters_of, tags_of, tuned
+from training.store import Manifest, Store
 from training.tuning.objective import objective_value
 from training.tuning.records import StudyStore, TrialRecord
 from training.tuning.settings import Settings
@@ -44,17 +43,19 @@ def work(context: StageContext) -> Outcome:
         PreemptedError: stopped by a signal; the next attempt resumes from the last checkpoint.
     """
     check_own_class(context.spec.train.model)
-    gang = join_gang(context)
+    gang = join_gang(context.spec.train, context.request.parameters.get("device"), num_processes=context.world_size)
     dataset = fetch_dataset(context, gang)
     trial = _Trial(context) if gang.is_first else None
     # One rank gets the settings from the study, all train with them.
     told = json.loads(gang.text_from_first(json.dumps(trial.settings if trial is not None else None)))
     if told is None:
         return trial.outcome() if trial is not None else NOT_FIRST
-    context.spec = tuned(context.spec, told)
-    tracker = Tracker(context, tags=tags_of(context, dataset, gang), parameters=parameters_of(context.spec), parent=_parent(context))
+    spec = tuned(context.spec, told)
+    layout = layout_of(spec, gang, context.folder, dataset)
+    tags, parent = tags_of(context.request, dataset, gang), _parent(context.store, context.request, spec.timezone)
+    tracker = Tracker(context, tags=tags, parameters=parameters_of(spec), parent=parent)
     try:
-        result, _ = fit_dataset(context, dataset, gang, tracker, judge=None if trial is None else trial.judge)
+        result = fit_dataset(context, spec, dataset, gang, tracker, layout=layout, judge=None if trial is None else trial.judge)
     except DivergedError as err:
         # All ranks see it at the same step: the gradients that they share are not finite.
         return NOT_FIRST if trial is None else trial.failed(err)
@@ -66,8 +67,10 @@ class _Trial:
 
     def __init__(self, context: StageContext) -> None:
         request = context.request
+        if context.spec.tune is None:
+            raise ValueError("the spec has no tune")
         self._context = context
-        self._tune = _tune(context)
+        self._tune = context.spec.tune
         self._slot = int(request.parameters["slot"])
         self._study = StudyStore(context.store, request.pipeline, request.parameters["study"])
         self._record = self._study.find(self._slot)
@@ -82,14 +85,14 @@ class _Trial:
         restored = self._search.restore(self._study.records())
         if restored:
             logger.info("%d finished trials were not known to the study's storage, and are again", restored)
-        self._trial, self.settings = self._search.begin(self._search.given(train, _champion_settings(context)))
+        self._trial, self.settings = self._search.begin(self._search.given(train, self._champion_settings()))
         self.judge = PruningCallback(self._trial, most_epochs(self._tune, train))
         logger.info("trial %d: %s", self._slot, self.settings)
 
     def finished(self, result: FitResult, dataset: Manifest) -> Outcome:
         """Record the trial as complete, or as pruned where the judge ended it."""
         is_pruned = self.judge is not None and self.judge.is_pruned
-        value = None if is_pruned else objective_value(self._context, dataset, result, self._tune.objective)
+        value = None if is_pruned else objective_value(self._context.spec, self._context.folder, dataset, result, self._tune.objective)
         if value is not None and not math.isfinite(value):
             return self._end("failed", None, result, reason=f"{self._tune.objective} is {value}")
         return self._end("pruned" if is_pruned else "complete", value, result)
@@ -102,11 +105,19 @@ class _Trial:
         """Return the result of a trial that is recorded."""
         if self._record is None:
             raise ValueError("the trial has no record")
-        record, store = self._record, self._context.store
+        record = self._record
         meta = {"study": self._context.request.parameters["study"], "slot": record.slot, "state": record.state, "value": record.value}
-        uri, manifest = store.manifests.put_files("trial", {"trial.json": canonical_json(asdict(record))}, meta)
         scalars = {"slot": record.slot, "state": record.state, "value": record.value, "epochs": record.epochs, "steps": record.steps}
-        return Outcome(artifact_uri=uri, digest=manifest.digest, scalars=scalars)
+        return self._context.store_artifact("trial", {"trial.json": canonical_json(asdict(record))}, meta, scalars)
+
+    def _champion_settings(self) -> Settings | None:
+        """Return the section `train` that the champion was made with, None where there is no champion, or it is of another family."""
+        context = self._context
+        uri = context.request.parameters.get("champion")
+        if uri is None:
+            return None
+        settings: Settings | None = context.store.manifests.get(uri, kind="model").meta.get("settings")
+        return settings if settings is not None and settings.get("model") == context.spec.train.model else None
 
     def _end(self, state: Any, value: float | None, result: FitResult | None, *, reason: str = "") -> Outcome:
         losses = () if self.judge is None else tuple(self.judge.losses)
@@ -130,27 +141,11 @@ class _Trial:
         return self.outcome()
 
 
-def _tune(context: StageContext) -> Tune:
-    if context.spec.tune is None:
-        raise ValueError("the spec has no tune")
-    return context.spec.tune
-
-
-def _champion_settings(context: StageContext) -> Settings | None:
-    """Return the section `train` that the champion was made with, None where there is no champion, or it is of another family."""
-    uri = context.request.parameters.get("champion")
-    if uri is None:
-        return None
-    settings: Settings | None = context.store.manifests.get(uri, kind="model").meta.get("settings")
-    return settings if settings is not None and settings.get("model") == context.spec.train.model else None
-
-
-def _parent(context: StageContext) -> Parent:
-    request = context.request
+def _parent(store: Store, request: StageRequest, timezone: str) -> Parent:
     study = str(request.parameters["study"])
     return Parent(
-        key=StudyStore(context.store, request.pipeline, study).tracking_key,
-        name=f"study {local_moment(request.as_of, context.spec.timezone)}",
+        key=StudyStore(store, request.pipeline, study).tracking_key,
+        name=f"study {local_moment(request.as_of, timezone)}",
         child_name=f"trial {request.parameters['slot']}",
         tags={"nightshift.pipeline": request.pipeline, "nightshift.study": study, "nightshift.as_of": request.as_of},
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import torch
 
@@ -12,27 +14,31 @@ from training.evaluation.custom_metrics import load_own_metrics
 from training.evaluation.metrics.metric import CalledMetric, ScoredRows
 from training.evaluation.metrics.registry import metric_of
 from training.models.base import FitResult, load_family
-from training.runtime.context import StageContext
+from training.spec import PipelineSpec
 from training.spec.rules.tuning import VALIDATION_LOSS
 from training.store import Manifest
 from training.tuning.records import is_minimized
 
 
-def objective_value(context: StageContext, dataset: Manifest, result: FitResult, objective: str) -> float:
-    """Return the objective of a fitted model, to be minimized: of a metric of which higher is better, the negative."""
+def objective_value(spec: PipelineSpec, dataset_path: Path, dataset: Manifest, result: FitResult, objective: str) -> float:
+    """Return the objective of a fitted model, to be minimized: of a metric of which higher is better, the negative.
+
+    Args:
+        dataset_path: local folder of the dataset's shards; the weights are written beside them.
+    """
     if objective == VALIDATION_LOSS:
         return result.validation_loss
-    folder = context.folder / "fitted"
+    folder = dataset_path / "fitted"
     folder.mkdir(exist_ok=True)
     (folder / result.weights_name).write_bytes(result.weights)
-    score = load_family(context.spec.train.model).load(folder, result.architecture)
-    shards = ShardSet(context.folder, meta_of(dataset), "validation")
+    score = load_family(spec.train.model).load(folder, result.architecture)
+    shards = ShardSet(dataset_path, meta_of(dataset), "validation")
     batch = shards.gather([(number, np.arange(count, dtype=np.int64)) for number, count in enumerate(shards.shard_units)])
     cells = torch.cat([batch["features_float"].contiguous().view(torch.int32), batch["features_int"]], dim=1).numpy()
     layout = tuple(LayoutEntry(**entry) for entry in meta_of(dataset)["layout"]["features"])
     scores = score(Matrix(cells=np.ascontiguousarray(cells), layout=layout, num_unseen={}))
     groups = batch["group"].numpy().astype(np.int64) if shards.has_group else None
-    rules = context.spec.evaluate
+    rules = spec.evaluate
     labels = batch["label"].numpy().astype(np.float64)
     rows = ScoredRows(labels=labels, scores=scores, groups=groups, threshold=rules.threshold, gain=rules.gain)
     own = load_own_metrics({name: place for name, place in rules.metrics.items() if name == objective})

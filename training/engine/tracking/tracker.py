@@ -16,6 +16,7 @@ from datetime import datetime
 from typing import Any, Final
 from zoneinfo import ZoneInfo
 
+from training.contracts import Scalar
 from training.engine.tracking.machine_metrics import MachineMetrics
 from training.engine.tracking.mlflow_delivery import MAX_PARAM_CHARS, QUICK, deliver, deliver_if_reachable, first_line, open_run, send
 from training.engine.tracking.mlflow_journal import Backlog, End, RunDescription, RunJournal, backlog_name
@@ -139,7 +140,7 @@ class Tracker:
         """Name of what MLflow may lack of this attempt; empty until that is in the store."""
         self._sent = 0
         """Number of the newest event of the journal of which MLflow has the point."""
-        self._is_complete = False
+        self._is_complete = not self._enabled
         self._client: Any = None
         self.run_id: str | None = None
         """Of MLflow, once it is known."""
@@ -190,6 +191,10 @@ class Tracker:
                 deliver(self._client, self._journal, [self._backlog])
         except Exception as err:
             logger.warning("the status of the MLflow run %s is not set now: %s", self.run_id, first_line(err))
+
+    def scalars(self) -> dict[str, Scalar]:
+        """Return what the stage's result says of the run, once this is closed."""
+        return {"mlflow_run_id": self.run_id, "tracking": "complete" if self._is_complete else "delayed"}
 
     def _write(self) -> None:
         if not self._backlog:
