@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from training.engine import stragglers
 from training.engine.checkpoint.checkpoints import DEFAULT_KEEP
 from training.engine.checkpoint.chunks import OWN_BLOCK_BYTES
+from training.large import stragglers
 from training.large.checkpoint.savers import SILENCE_SECONDS
 from training.large.checkpoint.sharded_writer import MAX_IN_FLIGHT
 from training.large.compression import POWERSGD_RANK, UNCOMPRESSED_STEPS
