@@ -68,7 +68,7 @@ def _unfinished(api: AirflowApi) -> Iterator[dict[str, Any]]:
 
     A run that ends during the listing moves later ones forward, onto a page that is still to be read: none is overlooked.
     """
-    query: dict[str, Any] = {"state": list(UNFINISHED), "order_by": "id"}
+    query: dict[str, str | list[str]] = {"state": list(UNFINISHED), "order_by": "id"}
     total = api.get("/dags/~/dagRuns", limit=1, offset=0, **query)["total_entries"]
     for offset in range((max(total, 1) - 1) // PAGE * PAGE, -1, -PAGE):
         yield from api.get("/dags/~/dagRuns", limit=PAGE, offset=offset, **query)["dag_runs"]

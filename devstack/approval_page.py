@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote
 
 from devstack.airflow_api import AirflowApi
@@ -40,13 +40,13 @@ def approval_lines(settings: Settings, client: AirflowApi, pipeline: str, promot
         if time.monotonic() > deadline:
             return [f"approve   {airflow_url(settings)}/dags/{quote(dag_id)}   no question yet: is the DAG paused?"]
         time.sleep(POLL_SECONDS)
-    run_id, detail = question
+    run_id, named = question
     page = f"{airflow_url(settings)}/dags/{quote(dag_id)}/runs/{quote(run_id, safe='')}/tasks/{ASK}/required_actions"
-    return [f"approve   {page}", f"          {_who(settings, detail)}"]
+    return [f"approve   {page}", f"          {_who(settings, named)}"]
 
 
-def _question(client: AirflowApi, dag_id: str, key: str) -> tuple[str, dict[str, Any]] | None:
-    """Return the approval run of a request, with Airflow's record of the question; None while there is none."""
+def _question(client: AirflowApi, dag_id: str, key: str) -> tuple[str, list[str]] | None:
+    """Return the approval run of a request, with the ids of those whom Airflow asks; None while there is none."""
     runs = (client.find(f"/dags/{dag_id}/dagRuns", order_by="-run_after", limit=MAX_RUNS) or {"dag_runs": []})["dag_runs"]
     for run in runs:
         if not has_begun(run):
@@ -55,12 +55,11 @@ def _question(client: AirflowApi, dag_id: str, key: str) -> tuple[str, dict[str,
         events = (client.find(f"{path}/upstreamAssetEvents") or {"asset_events": []})["asset_events"]
         if key in {event["extra"].get("key") for event in events} | {(run.get("conf") or {}).get("request")}:
             detail = client.find(f"{path}/taskInstances/{ASK}/-1/hitlDetails")
-            return None if detail is None else (str(run["dag_run_id"]), detail)
+            return None if detail is None else (str(run["dag_run_id"]), [str(user["id"]) for user in detail.get("assigned_users") or []])
     return None
 
 
-def _who(settings: Settings, detail: dict[str, Any]) -> str:
-    named = [str(user["id"]) for user in detail.get("assigned_users") or []]
+def _who(settings: Settings, named: list[str]) -> str:
     secret = credentials(settings)
     passwords = {APPROVER: secret["approver_password"], USERNAME: secret["airflow_password"]}
     logins = [f"{name} / {password}" for name, password in passwords.items() if name in named or not named]

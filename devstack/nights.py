@@ -11,10 +11,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
-from typing import Any, Final
+from typing import Final
 from zoneinfo import ZoneInfo
 
-from training.contracts import ExitCode
+from training.contracts import ExitCode, JsonObject
 from training.errors import NightshiftError, Problem, SpecError, shown
 from training.spec import PipelineSpec, slot_of_day
 from training.spec.schedule.instants import next_slot
@@ -118,7 +118,7 @@ def parse_day(text: str) -> date:
     return day
 
 
-def parse_conf(text: str) -> dict[str, Any]:
+def parse_conf(text: str) -> JsonObject:
     """Read the overrides of a run as a user writes them, a JSON object.
 
     Raises:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from sqlalchemy import Engine, Select, select
 from sqlalchemy.orm import Session
 
+from training.contracts import JsonObject
 from training.database.connect import database_faults
 from training.database.schema import DatasetVersion
 from training.errors import DataError, DeniedError, shown
@@ -36,7 +36,7 @@ class Dataset:
     """Of the main table."""
     size_bytes: int
     schema_hash: str
-    split: Mapping[str, Any]
+    split: JsonObject
     """As the YAML of the run that took the snapshot first had it; keys with their default value are left out."""
     split_hash: str
     created_at: datetime
@@ -56,7 +56,7 @@ class Dataset:
         """Whether new runs may use it."""
         return "deprecated" if self.is_deprecated else "available" if self.deleted_at is None else "deleted"
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> JsonObject:
         """Return its fields as the REST API names them."""
         fields = asdict(self)
         changed_at = fields.pop("deleted_at")

@@ -12,6 +12,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from training.contracts import JsonObject
 from training.database.connect import database_faults
 from training.database.schema import PipelineRecord, PipelineRun
 
@@ -32,12 +33,12 @@ class SettledRun:
     run_id: str
     as_of: datetime
     git_commit: str
-    parameters: Mapping[str, Any]
-    resource_spec: Mapping[str, Any]
+    parameters: JsonObject
+    resource_spec: JsonObject
     description: str
     schedule: str | None
     owner: str
-    dag_config: Mapping[str, Any]
+    dag_config: JsonObject
 
 
 def record_run(engine: Engine, run: SettledRun) -> None:
@@ -53,7 +54,7 @@ def record_run(engine: Engine, run: SettledRun) -> None:
         _record(engine, run)
 
 
-def record_queued(engine: Engine, pipeline: str, run_id: str, parameters: Mapping[str, Any]) -> None:
+def record_queued(engine: Engine, pipeline: str, run_id: str, parameters: JsonObject) -> None:
     """Note a run that a request has queued; nothing where its first task was faster.
 
     The row of an ended run is replaced: Airflow does not have that run any more, or it would not have queued one of its id.
@@ -112,8 +113,7 @@ def _record(engine: Engine, run: SettledRun) -> None:
 def config_of(engine: Engine, pipeline: str) -> Mapping[str, Any] | None:
     """Return the YAML of a pipeline with its defaults, as its newest run found it; None: no run has begun yet."""
     with database_faults(), Session(engine) as session:
-        found: Mapping[str, Any] | None = session.scalar(select(PipelineRecord.dag_config).where(PipelineRecord.name == pipeline))
-    return found
+        return session.scalar(select(PipelineRecord.dag_config).where(PipelineRecord.name == pipeline))
 
 
 def unsettled_runs(engine: Engine, *, now: datetime | None = None) -> list[tuple[str, str, str]]:

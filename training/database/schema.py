@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Any, TypedDict
 
 from sqlalchemy import JSON, BigInteger, DateTime, Double, Index, Integer, String, Text, UniqueConstraint
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+
+class RunningMirror(TypedDict):
+    """A process that may be writing to MLflow: the revision of the standing that it began at, and since when (ISO 8601)."""
+
+    revision: int
+    since: str
 
 
 class Base(DeclarativeBase):
@@ -96,7 +103,7 @@ class ModelStanding(Base):
     """The last one that MLflow's aliases agreed with: an alias that differs from this one was moved by another hand."""
     mirrored_decisions: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")
     """How many decisions about the model, in their order, MLflow shows."""
-    mirrors: Mapped[dict[str, Any]] = mapped_column(JSON, default=dict)
+    mirrors: Mapped[dict[str, RunningMirror]] = mapped_column(JSON, default=dict)
     """Processes that may be writing to MLflow: name to the revision that each began at, and since when. One that dies leaves its entry."""
 
 
@@ -166,7 +173,7 @@ class ModelVersion(Base):
     model: Mapped[str] = mapped_column(String(63))
     weights_digest: Mapped[str] = mapped_column(String(64))
     semantic_version: Mapped[str] = mapped_column(String(32))
-    input_schema: Mapped[dict[str, Any]] = mapped_column(JSON)
+    input_schema: Mapped[dict[str, str]] = mapped_column(JSON)
     """Column of a raw frame to its type."""
     output_schema: Mapped[dict[str, Any]] = mapped_column(JSON)
     """The label and the task."""

@@ -8,11 +8,11 @@ others: those that a rival was trained or chosen on are left out of the evaluati
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +37,7 @@ MIN_UNSEEN: Final = 0.5
 """Share of the test rows that must be left. A stratified division moves about one row in a hundred; fewer are another table."""
 
 
-def rivals_in(parameters: Mapping[str, Any]) -> dict[str, Rival | None]:
+def rivals_in(parameters: JsonObject) -> dict[str, Rival | None]:
     """Return `champion` and `canary` as the parameters of the stage name them; None where there is none."""
     found = {name: parameters.get(name) for name in ("champion", "canary")}
     return {name: None if rival is None else Rival.model_validate(rival) for name, rival in found.items()}

@@ -14,6 +14,7 @@ from typing import Any, BinaryIO, Final, NoReturn
 
 import pyarrow as pa
 
+from training.contracts import JsonObject
 from training.errors import DataError, shown
 from training.sources.tables import type_name
 
@@ -30,7 +31,6 @@ ACCEPTED: Final[Mapping[str, frozenset[type]]] = {
 }
 """Python's type of a JSON value, by the type of its column; null is of every type, for validation to judge."""
 
-Row = dict[str, Any]
 Line = tuple[int, bytes]
 """Number, from 1, and content with its line end."""
 
@@ -66,7 +66,7 @@ def read_jsonl(path: Path, keys: Sequence[str], types: Mapping[str, pa.DataType]
 
 
 def _batches(path: Path, keys: frozenset[str], schema: pa.Schema, *, source: str) -> Iterator[pa.RecordBatch]:
-    rows: list[Row] = []
+    rows: list[JsonObject] = []
     numbers: list[int] = []
     size_bytes = 0
     for number, line in _lines(path, source=source):
@@ -100,7 +100,7 @@ def _skip_byte_order_mark(stream: BinaryIO) -> None:
         stream.seek(0)
 
 
-def _parsed(number: int, line: bytes, *, source: str) -> Row:
+def _parsed(number: int, line: bytes, *, source: str) -> JsonObject:
     """Return the object of a line."""
     try:
         found = DECODER.decode(line.decode("utf-8"))
@@ -118,7 +118,7 @@ def _parsed(number: int, line: bytes, *, source: str) -> Row:
     return found
 
 
-def _object(pairs: list[tuple[str, Any]]) -> Row:
+def _object(pairs: list[tuple[str, Any]]) -> JsonObject:
     found = dict(pairs)
     if len(found) != len(pairs):
         seen: set[str] = set()
@@ -136,7 +136,7 @@ def _no_constant(text: str) -> NoReturn:
 DECODER: Final = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_no_constant)
 
 
-def _batch(rows: list[Row], numbers: list[int], schema: pa.Schema, *, source: str) -> pa.RecordBatch:
+def _batch(rows: list[JsonObject], numbers: list[int], schema: pa.Schema, *, source: str) -> pa.RecordBatch:
     columns = []
     for field in schema:
         values = [row[field.name] for row in rows]
@@ -200,7 +200,7 @@ def _in_json(value: object) -> str:
     return shown(json.dumps(value)) if not isinstance(value, str) else shown(value)
 
 
-def _other_keys(number: int, keys: frozenset[str], row: Row, *, source: str) -> DataError:
+def _other_keys(number: int, keys: frozenset[str], row: JsonObject, *, source: str) -> DataError:
     missing, more = sorted(keys - row.keys()), sorted(row.keys() - keys)
     if missing:
         what, hint = f"the key {shown(missing[0])} is missing", "every line has the keys of the first one; write null for a missing value"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Annotated, Any, Final, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_args
 
 from pydantic import (
     BaseModel,
@@ -18,6 +18,9 @@ from pydantic import (
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from training.spec.types import DURATION_SCHEMA, duration_text, longer_than_nothing, parse_duration, refusal, told
+
+if TYPE_CHECKING:
+    from pydantic.json_schema import JsonSchemaValue
 
 
 def _split_end(value: Any) -> timedelta | str:
@@ -149,7 +152,7 @@ class OrAuto:
         )
         return core_schema.no_info_wrap_validator_function(self._read, inner, serialization=written)
 
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         return {"anyOf": [{"enum": [AUTO]}, handler(schema)]}
 
     def _read(self, value: Any, read: Callable[[Any], Any]) -> Any:
@@ -172,7 +175,7 @@ class OrDuration:
         written = core_schema.wrap_serializer_function_ser_schema(self._write, schema=inner)
         return core_schema.no_info_wrap_validator_function(self._read, inner, serialization=written)
 
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         return {"anyOf": [DURATION_SCHEMA, handler(schema)]}
 
     def _read(self, value: Any, read: Callable[[Any], Any]) -> Any:

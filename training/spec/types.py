@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from datetime import date, time, timedelta
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pydantic import (
     AfterValidator,
@@ -22,6 +22,9 @@ from pydantic_core import PydanticCustomError
 
 from training.errors import shown
 from training.sanitizing import CONTROLS
+
+if TYPE_CHECKING:
+    from pydantic.json_schema import JsonSchemaValue
 
 NAME_RULE: Final = "[a-z0-9][a-z0-9._-]{0,62}"
 DIGEST_RULE: Final = "[0-9a-f]{64}"
@@ -201,7 +204,7 @@ Line = Annotated[str, Field(min_length=1, max_length=200), ONE_LINE]
 SourceName = Annotated[str, Field(max_length=500), ONE_LINE]
 """A column's name at its source: any text on one line, also none, as pandas calls the index in a CSV file."""
 
-DURATION_SCHEMA: Final[dict[str, Any]] = {
+DURATION_SCHEMA: Final[JsonSchemaValue] = {
     "type": "string",
     "pattern": r"^(?=\d)(\d{1,6}d)?(\d{1,6}h)?(\d{1,6}m)?(\d{1,9}s)?$",
     "examples": ["30d", "36h", "10m", "90s"],

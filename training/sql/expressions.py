@@ -17,6 +17,9 @@ import duckdb
 
 from training.errors import DataError, shown
 
+Node = dict[str, Any]
+"""A node of DuckDB's parse tree, as JSON."""
+
 THREADS: Final = 2
 MEMORY_LIMIT: Final = "2GB"
 SPILL_FOLDER: Final = ".spill"
@@ -134,7 +137,7 @@ def _refused(expression: str, where: str, reason: str) -> DataError:
     )
 
 
-def _function_fault(function: dict[str, Any]) -> str:
+def _function_fault(function: Node) -> str:
     """Return why a call has no place in an expression of a row, or nothing; its result may not have any size."""
     name = function["function_name"].lower()
     if name not in _row_functions():
@@ -154,12 +157,12 @@ def _function_fault(function: dict[str, Any]) -> str:
     return ""
 
 
-def _has_clauses(node: dict[str, Any]) -> bool:
+def _has_clauses(node: Node) -> bool:
     clauses = ("where_clause", "group_expressions", "having", "sample", "qualify", "modifiers")
     return node["from_table"]["type"] != "EMPTY" or bool(node["cte_map"]["map"]) or any(node[name] for name in clauses)
 
 
-def _walk(part: Any, parameters: frozenset[str] = frozenset()) -> Iterator[tuple[dict[str, Any], frozenset[str]]]:
+def _walk(part: Any, parameters: frozenset[str] = frozenset()) -> Iterator[tuple[Node, frozenset[str]]]:
     """Yield (node, lower-case parameters of the lambdas around it). `j -> '$.a'` of JSON has the class of a lambda and no parameter."""
     if isinstance(part, dict):
         if part.get("class") == "LAMBDA" and part["lhs"]["query_location"] == _NOT_IN_THE_TEXT:

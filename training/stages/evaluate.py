@@ -10,12 +10,12 @@ import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from training.contracts import Scalar, json_number
+from training.contracts import JsonObject, Scalar, json_number
 from training.data.dataset.manifest import meta_of
 from training.data.dataset.reader import DatasetReader
 from training.data.dataset.scratch_arrays import ScratchArrays
@@ -235,7 +235,7 @@ def _register(context: StageContext, model: Manifest, predictor: Predictor, rows
     )
 
 
-def _to_approve(context: StageContext) -> dict[str, Any]:
+def _to_approve(context: StageContext) -> JsonObject:
     """Return the field of the record that says what a person has to approve of the data; nothing where there is nothing."""
     uri = context.request.inputs.get("validation")
     if uri is None:
@@ -299,7 +299,7 @@ def _report(
     )
 
 
-def _origin(model: Manifest) -> dict[str, Any]:
+def _origin(model: Manifest) -> JsonObject:
     """Return how a model was made, as the report's facts."""
     if "registered" in model.meta:
         return {"origin": registered_words(model.meta["registered"])}

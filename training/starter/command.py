@@ -21,10 +21,11 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
-from typing import Any, Final
+from typing import Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from training.command_line import describe
+from training.contracts import JsonObject
 from training.errors import DataError, DeniedError, shown
 from training.process.scratch import scratch_folder
 from training.spec.check import check_files
@@ -247,7 +248,7 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:MAX_SHOWN]) + (" …" if len(names) > MAX_SHOWN else "")
 
 
-def _as_json(table: FoundTable, time: EventTime, draft: Draft, paths: Mapping[str, Path]) -> dict[str, Any]:
+def _as_json(table: FoundTable, time: EventTime, draft: Draft, paths: Mapping[str, Path]) -> JsonObject:
     return {
         "rows": table.num_rows,
         "files": len(table.files.paths),

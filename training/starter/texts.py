@@ -6,8 +6,9 @@ import json
 import math
 import re
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
+from training.contracts import JsonValue
 from training.sql.expressions import literal, quoted
 from training.starter.cells import FoundColumn
 from training.starter.drafts import FEW_VALUES, Draft
@@ -177,7 +178,7 @@ def _train(table: FoundTable) -> list[str]:
 
 def suite_text(table: FoundTable, draft: Draft, naming: Naming) -> str:
     """Return the suite: what the values are today, with room; only what the label is fails a night."""
-    found: list[dict[str, Any]] = []
+    found = []
     for column in table.columns.values():
         is_label = column.name == draft.label.column
         if column.name in draft.late or (expectation := _expectation(table, column)) is None:
@@ -192,7 +193,7 @@ def suite_text(table: FoundTable, draft: Draft, naming: Naming) -> str:
     return f'{{\n  "name": {json.dumps(naming.suite)},\n  "expectations": [\n{lines}\n  ]\n}}\n'
 
 
-def _expectation(table: FoundTable, column: FoundColumn) -> tuple[str, dict[str, Any]] | None:
+def _expectation(table: FoundTable, column: FoundColumn) -> tuple[str, dict[str, JsonValue]] | None:
     name = quoted(column.name)
     if column.type == "string":
         query = f"SELECT {name} AS value, count(*) FROM rows WHERE {name} IS NOT NULL GROUP BY 1 ORDER BY 1 LIMIT {FEW_VALUES + 1}"  # noqa: S608

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.listeners import hookimpl
 from sqlalchemy import select
 
+from training.contracts import JsonObject
 from training.sanitizing import for_markdown, masked
 from training.spec.rules.names import APPROVAL_SUFFIX, HELPER_SUFFIXES, HOUSEKEEPING, PIPELINE_TAG, ROLLBACK
 
@@ -57,7 +58,7 @@ def on_dag_run_failed(dag_run: DagRun, msg: str) -> None:
     _note(dag_run, is_failed=True)
 
 
-def housekeeping_line(returned: Mapping[str, Any]) -> str:
+def housekeeping_line(returned: JsonObject) -> str:
     """Return what a run of housekeeping did in one line.
 
     Args:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from fastapi import Request
 
+from training.contracts import JsonObject, JsonValue
 from training.errors import DeniedError, shown
 
 MAX_BODY_BYTES: Final = 256 * 1024
@@ -101,8 +102,8 @@ def _fault_of_shape(text: str) -> str:
     return ""
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def _object(pairs: list[tuple[str, Any]]) -> JsonObject:
+    found: dict[str, JsonValue] = {}
     for name, value in pairs:
         if name in found:
             raise _RepeatedKeyError(name)

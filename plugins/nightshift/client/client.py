@@ -35,6 +35,7 @@ from nightshift.queries.records import (
     StageOrder,
     Study,
 )
+from training.contracts import JsonObject
 from training.errors import DeniedError, NightshiftError, Problem, SpecError, UnavailableError, shown
 
 PREFIX: Final = "/nightshift/api/v1"
@@ -117,7 +118,7 @@ class Client:
         as_of: str | None = None,
         snapshot: str | None = None,
         force: bool = False,
-        overrides: Mapping[str, Mapping[str, Any]] | None = None,
+        overrides: Mapping[str, JsonObject] | None = None,
         key: str | None = None,
     ) -> Run:
         """Queue a run.
@@ -165,7 +166,7 @@ class Client:
         """
         return self._pages(f"/training-runs/{_quoted(id)}/checkpoints", Checkpoint, {})
 
-    def restore(self, id: str, checkpoint: str, *, overrides: Mapping[str, Mapping[str, Any]] | None = None, key: str | None = None) -> Run:
+    def restore(self, id: str, checkpoint: str, *, overrides: Mapping[str, JsonObject] | None = None, key: str | None = None) -> Run:
         """Queue a run whose training begins at a checkpoint of an earlier run, over the same data.
 
         Args:
@@ -304,7 +305,7 @@ class Client:
     def _get(self, path: str, kind: type[Found]) -> Found:
         return self._checked(self._send("GET", path), kind)
 
-    def _ordered(self, path: str, body: Mapping[str, Any], kind: type[Found], key: str | None) -> Found:
+    def _ordered(self, path: str, body: JsonObject, kind: type[Found], key: str | None) -> Found:
         return self._checked(self._send("POST", path, json=dict(body), headers={"Idempotency-Key": key or uuid.uuid4().hex}), kind)
 
     def _send(self, method: str, path: str, *, prefix: str = PREFIX, **options: Any) -> httpx.Response:

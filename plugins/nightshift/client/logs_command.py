@@ -18,13 +18,14 @@ import json
 import sys
 import time
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final, TypedDict
 from urllib.parse import quote
 
 from nightshift.client.asking import describe_asking
 from nightshift.client.client import ENDED, POLL_SECONDS, Client, airflow_path
 from nightshift.queries.records import Run, Stage
 from training.command_line import number_from
+from training.contracts import JsonObject
 from training.errors import DeniedError, shown
 from training.sanitizing import for_terminal
 
@@ -32,6 +33,16 @@ FAILED: Final = "failed"
 STAGE_ENDED: Final = frozenset({"success", FAILED, "upstream_failed", "skipped", "removed"})
 HIDDEN: Final = ("::group::", "::endgroup::", "Could not read served logs")
 """Beginnings of lines that only Airflow's page needs: folds, and a warning that it adds to the log of every running task."""
+
+
+class LogRecord(TypedDict, total=False):
+    """A line of a task's log, as Airflow has it; of a log that it cannot parse, a line of text is the event."""
+
+    timestamp: str
+    level: str
+    event: str
+    error_detail: list[JsonObject]
+    """Of an exception: `exc_type`, `exc_value`, frames."""
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -97,7 +108,7 @@ def _start(stage: Stage) -> float:
     return 0.0 if stage.started_at is None else stage.started_at.timestamp()
 
 
-def _records(client: Client, run: Run, stage: str, number: int, *, follow: bool) -> Iterator[dict[str, Any]]:
+def _records(client: Client, run: Run, stage: str, number: int, *, follow: bool) -> Iterator[LogRecord]:
     """Yield what is in the log now; with `follow` until the try has ended, for Airflow offers a next part until then."""
     token: str | None = None
     while True:
@@ -109,10 +120,10 @@ def _records(client: Client, run: Run, stage: str, number: int, *, follow: bool)
             time.sleep(POLL_SECONDS)
 
 
-def _chunk(client: Client, run: Run, stage: str, number: int, token: str | None) -> tuple[list[dict[str, Any]], str | None]:
+def _chunk(client: Client, run: Run, stage: str, number: int, token: str | None) -> tuple[list[LogRecord], str | None]:
     place = f"{airflow_path(run.id)}/taskInstances/{quote(stage, safe='')}/logs/{number}"
     answer = client.airflow("GET", place, params={} if token is None else {"token": token}, headers={"Accept": "application/json"}).json()
-    content = [each if isinstance(each, dict) else {"event": str(each)} for each in answer["content"]]
+    content: list[LogRecord] = [{"event": each} if isinstance(each, str) else each for each in answer["content"]]
     return content, answer.get("continuation_token")
 
 
@@ -121,16 +132,16 @@ def _print_head(stage: str, number: int, options: argparse.Namespace) -> None:
         sys.stderr.write(f"{stage}, try {number}\n")
 
 
-def _print(record: dict[str, Any], options: argparse.Namespace) -> None:
+def _print(record: LogRecord, options: argparse.Namespace) -> None:
     if options.json:
         sys.stdout.write(json.dumps(record, ensure_ascii=False) + "\n")
-    elif not str(record.get("event", "")).startswith(HIDDEN):
+    elif not record.get("event", "").startswith(HIDDEN):
         sys.stdout.write("".join(f"{line}\n" for line in _lines(record)))
     sys.stdout.flush()
 
 
-def _lines(record: dict[str, Any]) -> list[str]:
-    head = " ".join(str(record[name]) for name in ("timestamp", "level") if record.get(name))
-    first, *more = [for_terminal(line) for line in str(record.get("event", "")).splitlines()] or [""]
+def _lines(record: LogRecord) -> list[str]:
+    head = " ".join(filter(None, (record.get("timestamp"), record.get("level"))))
+    first, *more = [for_terminal(line) for line in record.get("event", "").splitlines()] or [""]
     errors = [f"  {each.get('exc_type')}: {for_terminal(str(each.get('exc_value')))}" for each in record.get("error_detail") or ()]
     return [f"{head} {first}".strip(), *more, *errors]

@@ -17,11 +17,12 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Sequence
-from typing import Any, Final, get_args
+from typing import Final, get_args
 
 from nightshift.client.asking import describe_asking
 from nightshift.client.client import Client
 from nightshift.client.runs_command import add_data_options, add_start_options, started
+from training.contracts import JsonValue
 from training.errors import Problem, SpecError, shown
 from training.spec.registration import Format
 
@@ -53,7 +54,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def _register(client: Client, options: argparse.Namespace) -> int:
     given = {name: getattr(options, option) for option, name in OF_THE_BODY.items()}
-    body: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    body: dict[str, JsonValue] = {name: value for name, value in given.items() if value is not None}
     if options.metric:
         body["metrics"] = claims_of(options.metric)
     run = client.register(options.pipeline, options.artifact, options.format, key=options.key, **body)

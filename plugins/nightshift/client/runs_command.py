@@ -21,7 +21,7 @@ import argparse
 import json
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from itertools import islice
 from typing import Any, Final
@@ -30,6 +30,7 @@ from nightshift.client.asking import describe_asking, print_json, print_lines
 from nightshift.client.client import Client
 from nightshift.queries.records import Run, Stage
 from training.command_line import number_from
+from training.contracts import JsonObject
 from training.errors import Problem, SpecError, shown
 from training.format import NOTHING, brief, finite
 from training.sanitizing import for_terminal
@@ -95,7 +96,7 @@ def add_start_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--wait", action="store_true", help="show each stage, and return when the run has ended")
 
 
-def overrides_of(settings: Sequence[str]) -> dict[str, dict[str, Any]]:
+def overrides_of(settings: Sequence[str]) -> Mapping[str, JsonObject]:
     """Return section to keys and values of `train.learning_rate=0.01`.
 
     Raises:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urlsplit
 
 import httpx
@@ -69,7 +69,7 @@ def airflow(place: Place) -> Iterator[Finding]:
         yield from _dags(client)
 
 
-def _components(server: str, health: dict[str, Any]) -> Iterator[Finding]:
+def _components(server: str, health: Mapping[str, Mapping[str, str | None] | None]) -> Iterator[Finding]:
     for name, state in health.items():
         status = str((state or {}).get("status"))
         if status == HEALTHY:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 from nightshift.queries.records import Checkpoint
+from training.contracts import JsonObject, JsonValue
 from training.engine.checkpoint.catalog import NEWEST, Listing, fault, instant_of, listings, opened, restorable
 from training.errors import DataError
 from training.store import Store
@@ -75,8 +76,8 @@ def _layout(identity: object) -> str:
 
 
 def restore_conf(
-    store: Store, pipeline: str, run_id: str, name: str, *, earlier: Mapping[str, Any], changes: Mapping[str, Mapping[str, Any]]
-) -> dict[str, Any]:
+    store: Store, pipeline: str, run_id: str, name: str, *, earlier: JsonObject, changes: Mapping[str, JsonObject]
+) -> JsonObject:
     """Return the conf of a run whose training begins at a checkpoint, and which is as the earlier run in all else.
 
     Args:
@@ -91,8 +92,8 @@ def restore_conf(
         UnavailableError: the store does not answer.
     """
     found = restorable(store, pipeline, run_id, name)
-    conf: dict[str, Any] = {section: {**_section(earlier, section), **changes.get(section, {})} for section in KEPT}
-    conf["train"]["from_checkpoint"] = StoreUri(found.uri).digest
+    conf: dict[str, JsonValue] = {section: {**_section(earlier, section), **changes.get(section, {})} for section in KEPT}
+    conf["train"] = {**_section(conf, "train"), "from_checkpoint": StoreUri(found.uri).digest}
     # The training needs the same dataset: of the same snapshot, else of the same instant.
     if earlier.get("snapshot") is not None:
         conf["snapshot"] = earlier["snapshot"]
@@ -101,6 +102,6 @@ def restore_conf(
     return {key: value for key, value in conf.items() if value not in (None, {})}
 
 
-def _section(conf: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def _section(conf: JsonObject, name: str) -> JsonObject:
     section = conf.get(name)
     return section if isinstance(section, Mapping) else {}

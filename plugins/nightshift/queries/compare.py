@@ -19,7 +19,7 @@ from nightshift.queries.records import (
     Difference,
     PairedGain,
 )
-from training.contracts import StageResult
+from training.contracts import JsonObject, StageResult
 from training.errors import DataError, DeniedError
 from training.evaluation.record import FILE, EvaluationRecord
 from training.registry.ledger.ledger import Ledger
@@ -110,7 +110,7 @@ def of_run(store: Store, pipeline: str, run_id: str) -> Subject:
 def compare(store: Store, a: Subject, b: Subject) -> Comparison:
     """Return the two side by side; what retention has deleted is left out, and named in `missing`."""
     missing: list[str] = []
-    found: list[tuple[Subject, EvaluationRecord | None, dict[str, Any], dict[str, Any]]] = []
+    found: list[tuple[Subject, EvaluationRecord | None, JsonObject, JsonObject]] = []
     for subject in (a, b):
         evaluation = _evaluation(store, subject, missing)
         facts = _facts(store, subject, missing)
@@ -203,7 +203,7 @@ def _stages(a: Subject, b: Subject) -> list[ComparedStage]:
     return found
 
 
-def _cost(letter: str, result: StageResult | None) -> dict[str, Any]:
+def _cost(letter: str, result: StageResult | None) -> JsonObject:
     usage = None if result is None else result.usage
     return {
         f"{letter}_seconds": None if result is None else result.timings.get("total"),
@@ -217,12 +217,12 @@ def _evaluation(store: Store, subject: Subject, missing: list[str]) -> Evaluatio
     return None if data is None else EvaluationRecord.read(data)
 
 
-def _facts(store: Store, subject: Subject, missing: list[str]) -> dict[str, Any]:
+def _facts(store: Store, subject: Subject, missing: list[str]) -> JsonObject:
     data = _file(store, subject.model_uri, MODEL_FILE, f"model of {subject.side.name}", missing)
     return {} if data is None else dict(json.loads(data))
 
 
-def _settings(store: Store, subject: Subject, missing: list[str]) -> dict[str, Any]:
+def _settings(store: Store, subject: Subject, missing: list[str]) -> JsonObject:
     try:
         found = dict(store.get_json(subject.spec_uri)) if subject.spec_uri else {}
     except (DataError, DeniedError):
@@ -242,7 +242,7 @@ def _file(store: Store, uri: str, name: str, what: str, missing: list[str]) -> b
     return None
 
 
-def _differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Difference]:
+def _differences(a: JsonObject, b: JsonObject) -> list[Difference]:
     """Return the dotted keys whose values differ; none where one side has nothing."""
     if not a or not b:
         return []
@@ -250,7 +250,7 @@ def _differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Difference]
     return [Difference(key=key, a=ours.get(key), b=theirs.get(key)) for key in sorted({*ours, *theirs}) if ours.get(key) != theirs.get(key)]
 
 
-def _flat(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _flat(value: JsonObject, prefix: str = "") -> Iterator[tuple[str, Any]]:
     for key, each in value.items():
         if isinstance(each, Mapping) and each:
             yield from _flat(each, f"{prefix}{key}.")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
+
+from training.contracts import JsonObject
 
 ASK: Final = "ask"
 """Task of the DAG `<pipeline>.approval`."""
@@ -13,7 +14,7 @@ OPTION_OF: Final = {"approve": APPROVE, "decline": DECLINE}
 SHOWN_DIGITS: Final = 12
 
 
-def subject_words(evidence: Mapping[str, Any]) -> str:
+def subject_words(evidence: JsonObject) -> str:
     """Return the words of a question that name the candidate, and no other one of the model.
 
     Args:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from airflow.models import DagModel, DagRun
 from sqlalchemy import select
 
 from nightshift.queries.records import Study, Trial
 from nightshift.queries.runs import airflow_session, pipeline, run_fields, trigger, unknown_run
 from nightshift.run_refs import settled_ref, study_ref
-from training.contracts import JsonObject
+from training.contracts import JsonObject, JsonValue
 from training.errors import DeniedError, shown
 from training.spec import PipelineSpec
 from training.spec.rules.names import TUNE_SUFFIX
@@ -64,10 +62,10 @@ def study(store: Store, name: str, run_id: str) -> Study:
     return Study.model_validate({**fields, "id": f"{name}:{run_id}", "pipeline": name, **_searched(store, name, dag_id, run_id)})
 
 
-def _searched(store: Store, name: str, dag_id: str, run_id: str) -> dict[str, Any]:
+def _searched(store: Store, name: str, dag_id: str, run_id: str) -> JsonObject:
     # From the store: users of Airflow's API may write XCom.
     settled, planned = settled_ref(store, dag_id, run_id).read(), study_ref(store, dag_id, run_id).read()
-    known: dict[str, Any] = {
+    known: dict[str, JsonValue] = {
         "digest": None,
         "objective": None,
         "lower_is_better": None,

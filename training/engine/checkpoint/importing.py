@@ -14,7 +14,7 @@ from typing import IO, Any, Final
 
 from training.engine.checkpoint.chunks import FORMAT, Chunk, ChunkedEntry, Saved, block_name, num_items
 from training.engine.checkpoint.export import CODES, chosen
-from training.engine.checkpoint.format import BLOCK_BYTES, ITEM_BYTES
+from training.engine.checkpoint.format import BLOCK_BYTES, ITEM_BYTES, Position
 from training.errors import DataError
 from training.store import Manifest, Store
 from training.store.manifests import FileEntry
@@ -57,7 +57,7 @@ def imported(store: Store, path: Path, like: Manifest, saved: Saved) -> str:
         tensors[name] = whole_tensor(entry["dtype"], entry["shape"], num_bytes)
         num_bytes += num_items(entry["shape"]) * ITEM_BYTES[entry["dtype"]]
     blocks += _zeros(store, num_bytes - sum(block.size_bytes for block in blocks))
-    position: dict[str, Any] = {"step": 0, "epoch": 0, "best_loss": None, "best_epoch": 0, "history": [], "epoch_loss": 0.0}
+    position: Position = {"step": 0, "epoch": 0, "best_loss": None, "best_epoch": 0, "history": [], "epoch_loss": 0.0}
     scale = {"loss_scale": like.meta["loss_scale"]} if "loss_scale" in like.meta else {}
     meta = {"format": FORMAT, "tensors": tensors, "identity": like.meta["identity"], **position, **scale}
     files = {block_name(0, number): block for number, block in enumerate(blocks)}

@@ -10,7 +10,7 @@ from typing import Any, Final
 from sqlalchemy import Row
 
 from training.contracts import canonical_json, json_number, sha256_hex
-from training.database.schema import LedgerDecision
+from training.database.schema import LedgerDecision, RunningMirror
 from training.registry.ledger.gate_outcomes import ReasonJson
 
 ACTIONS: Final = ("promoted", "canary", "canary_ended", "rolled_back", "recorded")
@@ -60,7 +60,7 @@ class ModelAliases:
     """The last revision that MLflow's aliases agreed with."""
     mirrored_decisions: int = 0
     """How many decisions about the model, the oldest ones, MLflow shows."""
-    mirrors: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    mirrors: Mapping[str, RunningMirror] = field(default_factory=dict)
     """Processes that may be writing to MLflow: name to `revision`, the one that each began at, and `since`, ISO 8601."""
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import combinations, islice
 from statistics import NormalDist, median
-from typing import Any, Final
+from typing import Final
 
 from training.format import finite
 from training.registry.ledger.ledger import Entry, Ledger
@@ -61,7 +61,7 @@ def retraining_lines(ledger: Ledger, model: str) -> list[str]:
     entries = [entry for entry in islice(ledger.newest_first(model), MAX_RUNS) if KEY in entry.evidence and entry.request_key is None]
     if not entries:
         return []
-    known: Mapping[str, Any] = entries[0].evidence[KEY]
+    known = entries[0].evidence[KEY]
     primary, price, currency = known["primary"], known["run_cost"], known["currency"]
     runs = [run for entry in entries if (run := _later_run(entry, primary)) is not None]
     found = decay(runs, is_lower_better=is_lower_better(primary))

@@ -13,6 +13,8 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from training.contracts import JsonObject
+
 Floats = NDArray[np.float64]
 Keys = NDArray[np.int64]
 
@@ -84,7 +86,7 @@ class KeyHistogram:
         highs = values_of((self.keys << self.shift) | ((1 << self.shift) - 1))
         return np.clip(np.nan_to_num(highs, nan=LARGEST), -LARGEST, LARGEST)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return what `from_json` reads."""
         return {"shift": self.shift, "keys": self.keys.tolist(), "counts": self.counts.tolist()}
 

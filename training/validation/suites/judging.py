@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from training.contracts import JsonObject
+from training.contracts import JsonObject, JsonValue
 from training.errors import Problem, SpecError, shown
 from training.installation import CHECKOUT, EXPECTATIONS
 from training.runtime.lazy_imports import lean_imports
@@ -265,7 +265,7 @@ def judged_as(expectations: Sequence[Expectation], narrow: Collection[str]) -> l
     """
     judged: list[Expectation] = []
     for expectation in expectations:
-        arguments: dict[str, Any] = dict(expectation.get("kwargs", {}))
+        arguments: dict[str, JsonValue] = dict(expectation.get("kwargs", {}))
         if arguments.get("column") in narrow:
             bounds = {name: arguments.get(name) for name in ("min_value", "max_value")}
             arguments |= {name: float(np.float32(bound)) for name, bound in bounds.items() if isinstance(bound, int | float)}
@@ -279,7 +279,7 @@ def _require_bounded(expectation: Expectation, name: str) -> None:
     Raises:
         SpecError: `suite.regex`.
     """
-    arguments: dict[str, Any] = dict(expectation.get("kwargs", {}))
+    arguments: dict[str, JsonValue] = dict(expectation.get("kwargs", {}))
     listed = arguments.get("regex_list")
     given = [arguments.get("regex"), *(listed if isinstance(listed, list) else [])]
     for pattern in (each for each in given if isinstance(each, str)):

@@ -65,6 +65,6 @@ def restore(
         return accepted(request, "/runs", runs.run(pipeline, new_id))
     settings, earlier = Settings.from_environment(), runs.conf_of(pipeline, run_id)
     conf = checkpoints.restore_conf(Store(settings.store_uri), pipeline, run_id, name, earlier=earlier, changes=changes)
-    if "snapshot" in conf:
-        check_usable(connect(settings.database_url), pipeline, conf["snapshot"])
+    if isinstance(snapshot := conf.get("snapshot"), str):
+        check_usable(connect(settings.database_url), pipeline, snapshot)
     return accepted(request, "/runs", runs.start_run(pipeline, new_id, conf, by=granted.name))

@@ -17,6 +17,7 @@ from nightshift.queries import runs
 from nightshift.queries.datasets import check_usable
 from nightshift.queries.records import Page, Pipeline, Run
 from nightshift.settings import Settings
+from training.contracts import JsonObject
 from training.database import connect
 from training.spec.schedule.instants import AS_OF_PATTERN, check_not_future, parse_as_of
 from training.spec.types import NAME_RULE
@@ -45,7 +46,7 @@ class StartRun(BaseModel):
     evaluate: dict[str, Any] = Field(default_factory=dict, description="Keys of `evaluate`.")
     tune: dict[str, Any] = Field(default_factory=dict, description="Keys of `tune`.")
 
-    def conf(self) -> dict[str, Any]:
+    def conf(self) -> JsonObject:
         """Return the trigger's conf: only what was given."""
         return {name: value for name, value in self.model_dump().items() if value not in (None, {}, False)}
 
@@ -55,7 +56,7 @@ class StartTraining(StartRun):
 
     pipeline: str = Field(pattern=f"^{NAME_RULE}$", description="Name of the pipeline.", examples=["search_ranking"])
 
-    def conf(self) -> dict[str, Any]:
+    def conf(self) -> JsonObject:
         return {name: value for name, value in super().conf().items() if name != "pipeline"}
 
 
@@ -86,19 +87,19 @@ def start_training(wanted: StartTraining, granted: Granted, request: Request, ke
     return started(request, granted, wanted.pipeline, wanted.conf(), key)
 
 
-def started(request: Request, granted: Access, pipeline: str, conf: dict[str, Any], key: str | None) -> Response:
+def started(request: Request, granted: Access, pipeline: str, conf: JsonObject, key: str | None) -> Response:
     """Queue a run of a pipeline, once for a key; the rights are checked.
 
     Args:
         conf: of the trigger.
     """
-    if conf.get("as_of") is not None:
-        check_instant(conf["as_of"])
+    if isinstance(as_of := conf.get("as_of"), str):
+        check_instant(as_of)
     run_id = ordered_run_id(request, granted.name, key)
     if runs.is_ordered(pipeline, run_id, conf):
         return accepted(request, "/runs", runs.run(pipeline, run_id))
-    if conf.get("snapshot") is not None:
-        check_usable(connect(Settings.from_environment().database_url), pipeline, conf["snapshot"])
+    if isinstance(snapshot := conf.get("snapshot"), str):
+        check_usable(connect(Settings.from_environment().database_url), pipeline, snapshot)
     return accepted(request, "/runs", runs.start_run(pipeline, run_id, conf, by=granted.name))
 
 

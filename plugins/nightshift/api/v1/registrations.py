@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from fastapi import APIRouter, Body, Request, Response
 from pydantic import ConfigDict, Field
@@ -15,6 +15,7 @@ from nightshift.api.routing import ApiRoute, IdempotencyKey
 from nightshift.api.v1.pipelines import AsOf, started
 from nightshift.queries import runs
 from nightshift.queries.records import Run
+from training.contracts import JsonObject
 from training.errors import DeniedError, Problem, SpecError, shown
 from training.spec.registration import Registration
 from training.spec.types import NAME_RULE
@@ -47,7 +48,7 @@ class RegisterModel(Registration):
         default=None, pattern="^[0-9a-f]{16}([0-9a-f]{48})?$", description="Dataset version instead of the sources."
     )
 
-    def conf(self) -> dict[str, Any]:
+    def conf(self) -> JsonObject:
         """Return the trigger's conf: only what was given.
 
         Raises:

@@ -17,6 +17,7 @@ from nightshift.queries import runs, studies
 from nightshift.queries.datasets import check_usable
 from nightshift.queries.records import Study
 from nightshift.settings import Settings
+from training.contracts import JsonObject
 from training.database import connect
 from training.errors import DeniedError
 from training.spec.types import NAME_RULE, Line
@@ -42,7 +43,7 @@ class StartStudy(BaseModel):
         default=None, pattern="^[0-9a-f]{16}([0-9a-f]{48})?$", description="Dataset version instead of the sources."
     )
 
-    def conf(self) -> dict[str, Any]:
+    def conf(self) -> JsonObject:
         """Return the trigger's conf: only what was given."""
         own = {name: value for name in ("space", "objective", "trials") if (value := getattr(self, name)) is not None}
         conf = {"tune": {**self.tune, **own}, "train": self.train, "as_of": self.as_of, "snapshot": self.snapshot}

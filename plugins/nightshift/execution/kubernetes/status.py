@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, Final, Literal, Self
 
 from nightshift.execution.kubernetes.manifests import CONTAINER, INDEX_LABEL, QUEUE_LABEL, STOPPED
+from training.contracts import JsonObject
 from training.spec.types import parse_size, size_text
 
 Json = Mapping[str, Any]
@@ -59,7 +60,7 @@ class LaunchStatus:
     def succeeded(self) -> bool:
         return self.phase == "ended" and self.exit_code == 0
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         return asdict(self)
 
     @classmethod
