@@ -26,7 +26,7 @@ from training.registry.ledger.retention import LedgerRoots
 from training.retention.settings import Retention
 from training.sources.listing import listing_for
 from training.store import Store
-from training.store.collector import Collector
+from training.store.garbage_collector import Collector
 
 DAY_SECONDS = 86_400
 PROMOTED_EVERY = 4

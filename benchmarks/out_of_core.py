@@ -37,10 +37,10 @@ from training.contracts import RunIdentity, StageRequest
 from training.evaluation import latency
 from training.runtime.provenance import CHECKOUT
 from training.runtime.stage_memory import STAGE_MEMORY
-from training.sources.limits import TABLE_MEMORY
 from training.sources.listing import listing_for
+from training.sources.size_limits import TABLE_MEMORY
 from training.spec import PipelineSpec, freeze, parse_spec, resolve_uris
-from training.spec.types import parse_size
+from training.spec.scalar_types import parse_size
 from training.store import Store
 
 AS_OF: Final = datetime(2026, 2, 1, 2, tzinfo=UTC)

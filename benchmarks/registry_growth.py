@@ -33,7 +33,7 @@ def measure(folder: Path, num_versions: int) -> None:
     import mlflow
 
     from training.registry.ledger.ledger import Ledger
-    from training.registry.ledger.registered import Noted, note
+    from training.registry.ledger.version_weights import Noted, note
     from training.registry.mlflow.mirror import differences, mirror
     from training.registry.mlflow.versions import make_version
     from training.store import Store

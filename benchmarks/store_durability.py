@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from training.store import local_files
+from training.store import durable_writes
 from training.store.bucket import Bucket
 
 
@@ -41,7 +41,7 @@ class TimedOs:
 def copy(files: list[tuple[str, Path]], folder: Path, timed: TimedOs) -> float:
     """Write the files into a new store below `folder`; return the seconds that it took."""
     target = Path(tempfile.mkdtemp(dir=folder, prefix="durability-"))
-    local_files.os = timed  # type: ignore[assignment, attr-defined]
+    durable_writes.os = timed  # type: ignore[assignment, attr-defined]
     try:
         started_at = time.perf_counter()
         bucket = Bucket(str(target))
@@ -49,7 +49,7 @@ def copy(files: list[tuple[str, Path]], folder: Path, timed: TimedOs) -> float:
             bucket.upload(key, path)
         return time.perf_counter() - started_at
     finally:
-        local_files.os = os  # type: ignore[attr-defined]
+        durable_writes.os = os  # type: ignore[attr-defined]
         shutil.rmtree(target)
 
 

@@ -38,8 +38,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from training.pages.validation import render_report
+from training.sources.arrow_schema import schema_of
 from training.sources.table_contract import TableContract
-from training.sources.tables import schema_of
 from training.spec.sections.data import Column
 from training.store import Manifest
 from training.store.manifests import FileEntry

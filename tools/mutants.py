@@ -42,12 +42,12 @@ ENGINE: Final = "tests/unit/training/engine"
 EVALUATION: Final = "tests/unit/training/evaluation"
 REGISTRY: Final = "tests/unit/training/registry"
 INTERVALS: Final = tuple(f"{EVALUATION}/bootstrap/test_{name}.py" for name in ("paired", "influence", "blocks"))
-PLANS: Final = ("auc", "calibration", "errors", "f1", "means", "metric")
+PLANS: Final = ("auc", "calibration", "regression", "f1", "means", "metric")
 """Modules of metrics that have a plan for resampling."""
 TESTS: Final[dict[str, tuple[str, ...]]] = {
-    "training/engine/watchdog.py": (f"{ENGINE}/test_watchdog.py",),
+    "training/engine/divergence.py": (f"{ENGINE}/test_divergence.py",),
     "training/engine/precision.py": (f"{ENGINE}/test_precision.py",),
-    "training/engine/loop.py": tuple(f"{ENGINE}/test_{name}.py" for name in ("schedule", "steps", "epochs", "resume", "watchdog")),
+    "training/engine/loop.py": tuple(f"{ENGINE}/test_{name}.py" for name in ("schedule", "steps", "epochs", "resume", "divergence")),
     **{
         f"training/engine/checkpoint/{file}.py": tuple(
             f"{ENGINE}/{name}.py" for name in ("checkpoint/test_checkpoints", "checkpoint/test_types", "test_resume")
@@ -68,7 +68,7 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {
             f"{REGISTRY}/gates/test_{name}.py"
             for name in ("judging", "outcomes", "same_weights", "significance", "canary", "naive_baseline", "outside_gate")
         )
-        for file in ("judging", "absolute", "champion", "bounds", "naive_baseline", "significance", "case")
+        for file in ("judging", "absolute", "champion", "bounds", "naive_baseline", "significance", "interface")
     },
     "training/evaluation/bootstrap/paired.py": INTERVALS,
     **{f"training/evaluation/metrics/{name}.py": INTERVALS for name in PLANS},

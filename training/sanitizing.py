@@ -1,8 +1,8 @@
 """Texts on their way out: without the secrets that they may quote, and escaped for the output that they go to. Standard library only.
 
 One escape for each kind of output; that of HTML is `html.escape`, and the templates' autoescape. Free text has no control
-characters at the door (`training.spec.types`). Names in data have no door, what others have stored may be old, and errors of a database
-driver quote what it was given.
+characters at the door (`training.spec.scalar_types`). Names in data have no door, what others have stored may be old, and errors of a
+database driver quote what it was given.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "runs": Command("nightshift.client.runs_command", "list, show and start runs, here or on a server"),
     "init": Command("training.starter.command", "write YAML, suite and DAG file for a table of yours"),
     "check": Command("training.stages.check_data", "check pipelines' YAML files, and with --data their data"),
-    "layout": Command("training.models.layout", "plan how the processes of a training share its model"),
+    "layout": Command("training.models.layout_command", "plan how the processes of a training share its model"),
     "checkpoints": Command("nightshift.client.checkpoints_command", "list, export, restore and import checkpoints"),
     "datasets": Command("nightshift.client.datasets_command", "list, show and deprecate versions of a pipeline's data"),
     "show": Command("nightshift.client.show_command", "show decisions, champion and canary"),

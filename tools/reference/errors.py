@@ -14,7 +14,7 @@ import training.errors
 from tools.reference import spec
 from tools.reference.markdown import code, notice, table
 from tools.reference.remedies import REMEDIES
-from training.spec.models import PipelineSpec
+from training.spec.pipeline_spec import PipelineSpec
 
 SOURCES: Final = ("training", "plugins", "devstack")
 CODE: Final = re.compile(r"[a-z][a-z_0-9]*\.[a-z_][a-z_0-9]*\Z")

@@ -22,10 +22,10 @@ from tools.reference.markdown import code, notice, table
 from training.retention.settings import Retention
 from training.spec.descriptors.families import trained_families
 from training.spec.descriptors.gate_descriptor import GateDescriptor
-from training.spec.models import PipelineSpec
+from training.spec.pipeline_spec import PipelineSpec
 from training.spec.reader.yaml import read_document
+from training.spec.scalar_types import Bytes, ColumnName, Day, Duration, Name, Section, Suite, TimeOfDay
 from training.spec.sections.evaluation import BUILT_IN_GATES
-from training.spec.types import Bytes, ColumnName, Day, Duration, Name, Section, Suite, TimeOfDay
 
 PIPELINES: Final = (
     "dags/pipelines/flight_delay.yaml",

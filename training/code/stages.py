@@ -11,7 +11,7 @@ from training.spec.descriptors.families import FAMILIES, is_allowed, is_own, pla
 from training.spec.descriptors.gates import GATES
 from training.spec.descriptors.metrics import DESCRIPTORS, METRICS
 from training.spec.descriptors.sources import SOURCES
-from training.spec.models import PipelineSpec
+from training.spec.pipeline_spec import PipelineSpec
 from training.spec.sections.evaluation import BUILT_IN_GATES
 from training.stage_table import TABLE, Named
 

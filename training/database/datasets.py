@@ -14,7 +14,7 @@ from training.contracts import JsonObject
 from training.database.connect import database_faults
 from training.database.schema import DatasetVersion
 from training.errors import DataError, DeniedError, shown
-from training.spec.types import free_text_fault
+from training.spec.scalar_types import free_text_fault
 from training.store import Store
 
 logger = logging.getLogger(__name__)

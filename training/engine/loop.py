@@ -22,15 +22,15 @@ from training.engine.checkpoint.checkpoints import Checkpoints
 from training.engine.checkpoint.format import Position
 from training.engine.checkpoint.reader import Filled
 from training.engine.checkpoint.tensors import check_savable
+from training.engine.divergence import DivergenceGuard
 from training.engine.optim import MAX_GRAD_NORM, Schedule, ScheduledOptimizer
 from training.engine.optimizers import OptimizerSettings
 from training.engine.out_of_memory import memory_explained
 from training.engine.parallel.strategy import Strategy, SumLoss
 from training.engine.precision import LossScale
-from training.engine.progress import Progress
 from training.engine.throughput import Throughput
 from training.engine.tracking.tracker import Tracker
-from training.engine.watchdog import Watchdog
+from training.engine.training_position import Progress
 from training.errors import DataError, NightshiftError, PeerLostError, PreemptedError
 from training.large.replicas import ReplicaCheck
 from training.large.stragglers import Straggler, StragglerCheck
@@ -86,7 +86,7 @@ class Loop:
         self._parts = parts
         self._strategy = parts.strategy
         self._gang = parts.strategy.gang
-        self._watchdog = Watchdog()
+        self._divergence_guard = DivergenceGuard()
         self._replicas = ReplicaCheck(parts.strategy, parts.checkpoints, every_steps=parts.replica_check_steps)
         self._stragglers = StragglerCheck(
             parts.strategy,
@@ -206,7 +206,7 @@ class Loop:
                 if self._gang.is_first:
                     logger.warning("step %d is skipped: its gradients overflow in fp16; loss scale %g", progress.step + 1, scale.factor)
                 return scaling
-        self._watchdog.check(progress.step, loss, norm)
+        self._divergence_guard.check(progress.step, loss, norm)
         with self._gang.collectives():
             learning_rate = self._optimizer.step(progress.step)
         return {"train_loss_step": loss, "grad_norm": norm, "learning_rate": learning_rate, **scaling}

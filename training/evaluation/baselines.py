@@ -6,9 +6,9 @@
 | regression | mean and median of the training labels; for a series the last value known and the seasonal naive of one day and one week |
 | ranking | positives per showing in the training rows, by the source's key without the group |
 
-and an SQL expression of the spec's own. No baseline sees a label that was not known at the row's decision (`training.evaluation.history`):
-a constant is fitted on the training labels that were known when the first of the scored rows was decided. Where `data.split.by` is not
-`time`, constants are fitted on all training labels, as the model is.
+and an SQL expression of the spec's own. No baseline sees a label that was not known at the row's decision
+(`training.evaluation.label_history`): a constant is fitted on the training labels that were known when the first of the scored rows was
+decided. Where `data.split.by` is not `time`, constants are fitted on all training labels, as the model is.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from training.contracts import JsonValue
 from training.data.dataset.scratch_arrays import slices_of
 from training.data.join.derived import DerivedColumn, as_declared, derive
-from training.evaluation.history import History, numbers_of
+from training.evaluation.label_history import History, numbers_of
 from training.evaluation.measures import Measures
 from training.evaluation.raw_rows import Columns
 from training.evaluation.record import Baselines, NaiveBaseline
@@ -35,7 +35,7 @@ from training.evaluation.rows import LabelledRows, dense_numbers
 from training.format import number
 from training.spec import PipelineSpec
 from training.spec.descriptors.metrics import is_lower_better
-from training.spec.types import duration_text
+from training.spec.scalar_types import duration_text
 from training.sql.expressions import columns_of, hardened
 
 logger = logging.getLogger(__name__)

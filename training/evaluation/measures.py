@@ -12,7 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from training.errors import DataError
-from training.evaluation import checks
+from training.evaluation import leakage_checks
 from training.evaluation.bootstrap.paired import Pair
 from training.evaluation.bootstrap.sequential import alarm_of
 from training.evaluation.custom_metrics import load_own_metrics
@@ -161,8 +161,8 @@ class Measures:
     def checks(self, scores: Floats, champion: Floats | None) -> ResultChecks:
         """Return `drift` and `constant`."""
         rows = self._rows
-        drift = None if champion is None else checks.prediction_drift(self._rules.task, scores, champion, rows.groups)
-        return ResultChecks(drift=drift, constant=checks.is_constant(scores, rows.groups))
+        drift = None if champion is None else leakage_checks.prediction_drift(self._rules.task, scores, champion, rows.groups)
+        return ResultChecks(drift=drift, constant=leakage_checks.is_constant(scores, rows.groups))
 
     def _scored(self, scores: Floats, part: Ints | slice = slice(None)) -> ScoredRows:
         """Return scores of the rows, or of a part of them."""

@@ -290,7 +290,7 @@ class EvaluationRecord(Part):
     baseline: str | None = None
     """`champion`: it scored the same rows; `no champion`; or why it cannot be compared with."""
     rows_seen: dict[str, StrictInt] = Field(default_factory=dict)
-    """`champion`, `canary`: how many test rows are left out because it was trained or chosen on them (`evaluation.rivals`)."""
+    """`champion`, `canary`: how many test rows are left out because it was trained or chosen on them (`evaluation.compared_models`)."""
     unknown_labels: UnknownLabelCounts | None = None
     """None: every label of the dataset is known."""
     classes: tuple[str, ...] | None = None

@@ -139,7 +139,7 @@ class PipelinedModel:
             if self._layout.data > 1:
                 self._add_up_gradients()
             found = torch.stack(totals).sum() if self._is_last else torch.zeros(())
-            # The watchdog of every stage must see it.
+            # The divergence guard of every stage must see it.
             told = found.to(self._gang.device, torch.float64)
             dist.broadcast(told, group=self._stages, group_src=self._layout.pipeline - 1)
         return told

@@ -190,7 +190,7 @@ class TorchFamily(Family):
         # Imported here: a plan needs fake tensors.
         from training.data.dataset.mapped_shards import MappedShards
         from training.engine.parallel.single_process import Alone
-        from training.models.planned import chosen_layout
+        from training.models.training_plan import chosen_layout
         from training.process import liveness
 
         if isinstance(gang, Alone):

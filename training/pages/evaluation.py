@@ -16,7 +16,7 @@ from training.format import breakable, brief, moment, number, percent, signed
 from training.pages import evaluation_view as view
 from training.pages.plots import history_plot
 from training.pages.templates import FOLDER, template_environment
-from training.registry.gates.case import Reason
+from training.registry.gates.interface import Reason
 from training.registry.gates.judging import CanaryVerdict, Decision
 from training.spec.sections.evaluation import Evaluate
 

@@ -16,7 +16,7 @@ from training.evaluation.record import (
     Slice,
 )
 from training.format import brief, finite, number, percent, signed
-from training.registry.gates.case import Reason
+from training.registry.gates.interface import Reason
 from training.registry.gates.judging import CanaryVerdict, Decision
 from training.spec.descriptors.metrics import is_lower_better
 from training.spec.sections.evaluation import Evaluate

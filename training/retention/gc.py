@@ -25,7 +25,7 @@ from training.registry.ledger.retention import LedgerRoots
 from training.retention.settings import load_retention
 from training.store import Store, installed_store
 from training.store.addresses import StoreUri
-from training.store.collector import Collector
+from training.store.garbage_collector import Collector
 
 KEPT = "kept/"
 

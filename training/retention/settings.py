@@ -14,8 +14,8 @@ from training.errors import Problem, SpecError
 from training.installation import Variable
 from training.spec.reader.problems import in_order, problems_of
 from training.spec.reader.yaml import read_document
-from training.spec.types import PositiveDuration, Section, refusal
-from training.store.marking import Rules
+from training.spec.scalar_types import PositiveDuration, Section, refusal
+from training.store.reachability import Rules
 
 RETENTION: Final = Variable(
     name="NIGHTSHIFT_RETENTION",

@@ -9,7 +9,7 @@ from typing import Final
 from training.contracts import JsonObject
 from training.errors import HungError, NightshiftError
 from training.process.liveness import START_LIMIT, Phase
-from training.runtime.machine_limits import MAX_MESSAGE_CHARS
+from training.runtime.exhausted_resources import MAX_MESSAGE_CHARS
 from training.store import StageAddress
 
 HUNG: Final = 128 + signal.SIGALRM

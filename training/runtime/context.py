@@ -179,7 +179,7 @@ class StageContext:
 
     def publish_page(self, name: str, html: bytes) -> str:
         """Store a self-contained page by content, set the run's ref `reports/<name>` to it; return its URI."""
-        from training.store.reports import add_report
+        from training.store.report_index import add_report
 
         digest = self.store.objects.put_bytes(html)
         uri = self.store.objects.uri(digest)

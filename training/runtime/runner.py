@@ -39,9 +39,9 @@ from training.process.scratch import scratch_folder
 from training.process.waiting import waiting_for_database
 from training.runtime.attempt_errors import MAX_TRACEBACK_CHARS, forget_stop, write_error
 from training.runtime.context import Outcome, StageContext, StopFlag
-from training.runtime.machine_limits import MAX_MESSAGE_CHARS, machine_limit
+from training.runtime.exhausted_resources import MAX_MESSAGE_CHARS, machine_limit
 from training.runtime.provenance import given_code_version
-from training.runtime.usage import UsageMeter, usage_text
+from training.runtime.resource_usage import UsageMeter, usage_text
 from training.sanitizing import masked
 from training.spec import PipelineSpec
 from training.spec.sections.timeout import Timeout

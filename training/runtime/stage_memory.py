@@ -10,8 +10,8 @@ from pydantic_core import PydanticCustomError
 
 from training.errors import Problem, SpecError
 from training.installation import Variable
-from training.runtime.memory import memory_limit_bytes
-from training.spec.types import parse_size
+from training.runtime.available_memory import memory_limit_bytes
+from training.spec.scalar_types import parse_size
 
 STAGE_MEMORY: Final = Variable(
     name="NIGHTSHIFT_STAGE_MEMORY",

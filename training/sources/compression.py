@@ -11,7 +11,7 @@ from typing import Final
 import pyarrow as pa
 
 from training.errors import DataError
-from training.sources.limits import check_size
+from training.sources.size_limits import check_size
 
 CODECS: Final = {".gz": "gzip", ".zst": "zstd"}
 BLOCK_BYTES: Final = 4 * 1024 * 1024

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 
 from training.errors import DataError, shown
-from training.sources.tables import check_names, type_name
+from training.sources.arrow_schema import check_names, type_name
 
 CHUNK_BYTES: Final = 8 * 1024 * 1024
 MAX_HEADER_BYTES: Final = 1024 * 1024

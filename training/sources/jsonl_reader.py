@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from training.contracts import JsonObject
 from training.errors import DataError, shown
-from training.sources.tables import type_name
+from training.sources.arrow_schema import type_name
 
 MAX_LINE_BYTES: Final = 16 * 1024 * 1024
 BATCH_BYTES: Final = 8 * 1024 * 1024

@@ -15,7 +15,7 @@ import obstore
 from obstore import exceptions as obstore_errors
 
 from training.errors import DataError
-from training.sources.local import check_local_source
+from training.sources.local_folder import check_local_source
 from training.sources.registry import source_of
 from training.sources.source import ListedPart, SourcePart, SourceWindow
 from training.sources.table_contract import TableContract, contracts_of

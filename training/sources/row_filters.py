@@ -12,8 +12,8 @@ import duckdb
 import pyarrow as pa
 
 from training.errors import DataError, shown
+from training.sources.arrow_schema import require
 from training.sources.table_contract import RowSample, TableContract
-from training.sources.tables import require
 from training.sql.expressions import columns_of, hardened, literal, quoted
 
 HASH_DIGITS: Final = 15

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from training.spec import PipelineSpec
+from training.spec.scalar_types import Setting
 from training.spec.sections.data import Column, Derived, FeatureTable, Source
-from training.spec.types import Setting
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

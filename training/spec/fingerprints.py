@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from training.contracts import JsonObject, JsonValue, json_object
-from training.spec.models import PipelineSpec
+from training.spec.pipeline_spec import PipelineSpec
 from training.spec.rules.leakage import Lateness
 from training.spec.rules.tuning import VALIDATION_LOSS
 from training.spec.sections.train import Placement

@@ -17,7 +17,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from training.spec.types import DURATION_SCHEMA, duration_text, longer_than_nothing, parse_duration, refusal, told
+from training.spec.scalar_types import DURATION_SCHEMA, duration_text, longer_than_nothing, parse_duration, refusal, told
 
 if TYPE_CHECKING:
     from pydantic.json_schema import JsonSchemaValue

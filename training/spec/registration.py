@@ -12,10 +12,10 @@ from pydantic import AfterValidator, Field
 
 from training.errors import Problem, SpecError, shown
 from training.spec.descriptors.families import FAMILIES
-from training.spec.models import PipelineSpec
+from training.spec.pipeline_spec import PipelineSpec
+from training.spec.scalar_types import DIGEST_RULE, ONE_LINE, FreeText, Line, Name, Section, refusal
 from training.spec.schedule.instants import AS_OF_PATTERN, parse_as_of
 from training.spec.sections.train import Train
-from training.spec.types import DIGEST_RULE, ONE_LINE, FreeText, Line, Name, Section, refusal
 from training.spec.uris import PLACE_HINT, place_fault
 
 Format = Literal["safetensors", "xgboost_json", "onnx"]

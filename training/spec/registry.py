@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 from pydantic import ValidationError
 
 from training.errors import Problem, SpecError, shown
-from training.spec.types import Section, Setting
+from training.spec.scalar_types import Section, Setting
 
 logger = logging.getLogger(__name__)
 

@@ -20,8 +20,8 @@ from training.contracts import JsonObject, JsonValue
 from training.installation import PIPELINES
 from training.spec.descriptors.families import FAMILIES, trained_families
 from training.spec.descriptors.sources import SOURCES, SourceDescriptor
-from training.spec.models import PipelineSpec
-from training.spec.types import Section
+from training.spec.pipeline_spec import PipelineSpec
+from training.spec.scalar_types import Section
 
 logger = logging.getLogger("training.spec.schema")
 

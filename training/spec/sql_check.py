@@ -12,7 +12,7 @@ from typing import Final
 import duckdb
 
 from training.errors import DataError, Problem, shown
-from training.spec.models import PipelineSpec
+from training.spec.pipeline_spec import PipelineSpec
 from training.spec.reader.problems import problem_at
 from training.spec.reader.yaml import Document, Path
 from training.sql.expressions import columns_of, hardened, quoted

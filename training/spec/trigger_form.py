@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from training.contracts import JsonObject, JsonValue, json_object
 from training.spec.descriptors.families import FAMILIES
-from training.spec.models import PipelineSpec
+from training.spec.pipeline_spec import PipelineSpec
 from training.spec.reader.overrides import SNAPSHOT_PATTERN, EvaluateOverrides, PlacementOverrides, TrainOverrides
 from training.spec.schedule.instants import AS_OF_PATTERN
 from training.spec.sections.evaluation import Evaluate

@@ -16,9 +16,9 @@ from urllib.parse import unquote
 
 from training.errors import Problem, SpecError, shown
 from training.installation import OTHER_PREFIXES, PLACEHOLDER_RULE, Variable, is_bucket, is_place_name
-from training.spec.models import Alerts, PipelineSpec
+from training.spec.pipeline_spec import Alerts, PipelineSpec
 from training.spec.reader.yaml import Path, dotted
-from training.spec.rules.findings import Finding
+from training.spec.rules.rule_problems import Finding
 from training.spec.sections.data import Data
 
 PLACES: Final = Variable(

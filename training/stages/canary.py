@@ -18,11 +18,11 @@ from training.data.dataset.reader import DatasetReader
 from training.data.features.classes import Classes
 from training.data.join.contract import LABEL
 from training.errors import DeniedError
+from training.evaluation.compared_models import load_rival, rivals_in
 from training.evaluation.measures import Measures
 from training.evaluation.metrics.per_class import by_class
 from training.evaluation.raw_rows import RawRows
 from training.evaluation.record import FILE, FORMAT_VERSION, META_KEYS, Candidate, EvaluationRecord, Rival
-from training.evaluation.rivals import load_rival, rivals_in
 from training.evaluation.rows import LabelledRows
 from training.format import local_moment
 from training.pages.evaluation import EvaluationPage, render_report

@@ -26,10 +26,10 @@ from training.contracts import ExitCode, RunIdentity, StageRequest
 from training.errors import NightshiftError, SpecError
 from training.installation import DATABASE
 from training.process.scratch import scratch_folder
-from training.runtime.machine_limits import machine_limit
+from training.runtime.exhausted_resources import machine_limit
 from training.spec import check as spec_check
+from training.spec.scalar_types import parse_size
 from training.spec.schedule.instants import check_not_future, settle_as_of
-from training.spec.types import parse_size
 from training.spec.uris import resolve_uris
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ def _spread(parts: list[ListedPart], size_bytes: int) -> list[ListedPart]:
 
 
 def _stages(bench: _Bench, sources: _Sources, say: Say) -> ExitCode:
-    from training.models.memory_floor import planned_limit_bytes, shortage
+    from training.models.memory_check import planned_limit_bytes, shortage
     from training.stages import ingest, prepare
 
     spec = bench.spec

@@ -25,8 +25,9 @@ from training.data.snapshot.label_delay import META_KEY
 from training.data.split.by_time import SPLITS
 from training.data.split.kinds import division_words
 from training.engine.tracking.mlflow_delivery import tracked_run
-from training.evaluation import checks, latency
+from training.evaluation import latency, leakage_checks
 from training.evaluation.baselines import Splits, log_record, naive_record, named_entries
+from training.evaluation.compared_models import Compared, compared, load_rival, rivals_in
 from training.evaluation.measures import Measures
 from training.evaluation.metrics.per_class import by_class
 from training.evaluation.raw_rows import RawRows
@@ -42,7 +43,6 @@ from training.evaluation.record import (
     Rival,
     UnknownLabelCounts,
 )
-from training.evaluation.rivals import Compared, compared, load_rival, rivals_in
 from training.evaluation.rows import LabelledRows
 from training.format import local_moment, moment, number
 from training.installation import TRACKING
@@ -59,7 +59,7 @@ from training.store import Manifest, set_run_ref
 if TYPE_CHECKING:
     import pandas as pd
 
-    from training.registry.ledger.registered import Registration
+    from training.registry.ledger.version_weights import Registration
 
 logger = logging.getLogger(__name__)
 
@@ -187,9 +187,11 @@ def _checks(
     entities = rules.entities or tuple(context.spec.data.source.key)
     # The area of a series, the item of a ranking: what a row is about may well order the labels, and is known before them.
     known = [name for name in predictor.inputs if name not in entities] or list(predictor.inputs)
-    some, some_tests = (part.at(checks.evenly(len(part))) for part in (training, raw))
-    leakage = checks.strongest_feature(rules.task, known, some, data.labels[some.numbers], some_tests, data.labels[some_tests.numbers])
-    overlap = checks.overlap(entities, training.hashes(entities), raw.hashes(entities))
+    some, some_tests = (part.at(leakage_checks.evenly(len(part))) for part in (training, raw))
+    leakage = leakage_checks.strongest_feature(
+        rules.task, known, some, data.labels[some.numbers], some_tests, data.labels[some_tests.numbers]
+    )
+    overlap = leakage_checks.overlap(entities, training.hashes(entities), raw.hashes(entities))
     found = measures.checks(scored.candidate, scored.champion)
     return ResultChecks(leakage=leakage, overlap=overlap, drift=found.drift, constant=found.constant)
 

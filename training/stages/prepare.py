@@ -39,12 +39,12 @@ from training.data.snapshot.parquet_parts import merged
 from training.data.split.by_time import SPLITS, SplitBounds, check_labels, is_before, split_rows
 from training.data.split.kinds import divide, split_meta
 from training.errors import DataError, shown
-from training.models.learnable import check_learnable
+from training.models.label_check import check_learnable
 from training.runtime.runner import Outcome, StageContext, main
-from training.sources.tables import ARROW_TYPES
+from training.sources.arrow_schema import ARROW_TYPES
 from training.spec import PipelineSpec
 from training.spec.descriptors.families import FAMILIES
-from training.spec.types import duration_text
+from training.spec.scalar_types import duration_text
 from training.store import Manifest, set_run_ref
 
 logger = logging.getLogger(__name__)

@@ -27,8 +27,8 @@ from training.registry.ledger.decisions import approved_findings, record_candida
 from training.registry.ledger.gate_outcomes import ReasonJson, verdict
 from training.registry.ledger.headline import headline
 from training.registry.ledger.ledger import AliasHolder, Entry, Ledger, ModelAliases
-from training.registry.ledger.registered import Registration
 from training.registry.ledger.semver import Recipe, semantic_version
+from training.registry.ledger.version_weights import Registration
 from training.runtime.lazy_imports import MLFLOW_DEFERRED, MLFLOW_OPTIONAL, lean_imports
 from training.runtime.provenance import SAME_MODULES
 from training.runtime.runner import Outcome, StageContext, main

@@ -22,7 +22,7 @@ from training.engine.checkpoint.checkpoints import Checkpoints
 from training.engine.checkpoint.format import Identity
 from training.engine.checkpoint.writer import Interval
 from training.engine.devices import check_expected, device_words
-from training.engine.node_files import fetch_for_node
+from training.engine.node_cache import fetch_for_node
 from training.engine.parallel.single_process import Alone
 from training.engine.tracking.tracker import Tracker
 from training.models.base import FitContext, FitResult, load_family
@@ -101,7 +101,7 @@ def work(context: StageContext) -> Outcome:
 def _imported(context: StageContext) -> Outcome:
     """Take in a model from outside instead of training one."""
     # Imported here: a training needs none of it.
-    from training.stages.importing import import_model
+    from training.stages.external_model import import_model
 
     dataset, gang = context.input("dataset"), Alone()
     found = import_model(context, dataset)

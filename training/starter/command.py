@@ -29,13 +29,13 @@ from training.contracts import JsonObject
 from training.errors import DataError, DeniedError, shown
 from training.process.scratch import scratch_folder
 from training.spec.check import check_files
-from training.spec.types import NAME_RULE
-from training.starter.choices import SPLITS, Choices
-from training.starter.drafts import Draft, drafted
-from training.starter.files import TableFiles, files_of
-from training.starter.labels import PRIMARY, label_of
+from training.spec.scalar_types import NAME_RULE
+from training.starter.command_options import SPLITS, Choices
+from training.starter.generated_files import DAG, Naming, suite_text, yaml_text
+from training.starter.label_task import PRIMARY, label_of
+from training.starter.pipeline_draft import Draft, drafted
+from training.starter.table_files import TableFiles, files_of
 from training.starter.tables import FoundTable, Report, opened
-from training.starter.texts import DAG, Naming, suite_text, yaml_text
 from training.starter.time_columns import EventTime, event_time_of
 
 MAX_SHOWN: Final = 12

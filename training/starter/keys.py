@@ -9,9 +9,9 @@ from typing import Final
 
 from training.errors import DataError, shown
 from training.sql.expressions import quoted
-from training.starter.cells import FoundColumn
-from training.starter.labels import GuessedLabel
-from training.starter.names import free
+from training.starter.column_names import free
+from training.starter.column_types import FoundColumn
+from training.starter.label_task import GuessedLabel
 from training.starter.tables import FoundTable
 from training.starter.time_columns import EventTime
 

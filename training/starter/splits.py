@@ -10,14 +10,14 @@ from typing import Final
 from zoneinfo import ZoneInfo
 
 from training.errors import DataError, shown
+from training.spec.scalar_types import MAX_DURATION
 from training.spec.schedule.partitions import Grain
-from training.spec.types import MAX_DURATION
-from training.starter.choices import Choices
-from training.starter.labels import GuessedLabel
-from training.starter.leaks import suspects
-from training.starter.scalars import scalar
+from training.starter.command_options import Choices
+from training.starter.label_task import GuessedLabel
+from training.starter.leakage import suspects
 from training.starter.tables import FoundTable, Report
 from training.starter.time_columns import EventTime
+from training.starter.yaml_scalars import scalar
 
 SHARE: Final = 0.15
 """Of the rows in validation, and in test."""

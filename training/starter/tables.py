@@ -17,17 +17,17 @@ from pydantic import TypeAdapter, ValidationError
 
 from training.errors import DataError, shown
 from training.runtime.stage_memory import engine_memory_bytes
+from training.sources.arrow_schema import ARROW_TYPES, schema_of
 from training.sources.compression import plain_file
 from training.sources.csv_reader import read_header
 from training.sources.jsonl_reader import first_keys
-from training.sources.limits import table_limit_bytes
-from training.sources.tables import ARROW_TYPES, schema_of
+from training.sources.size_limits import table_limit_bytes
 from training.spec.reader.yaml import CONTROL
-from training.spec.types import SourceName
+from training.spec.scalar_types import SourceName
 from training.sql.expressions import hardened, literal, quoted
-from training.starter.cells import FoundColumn, counts_of, json_column, text_column, typed
-from training.starter.files import TableFiles
-from training.starter.names import free, identifiers
+from training.starter.column_names import free, identifiers
+from training.starter.column_types import FoundColumn, counts_of, json_column, text_column, typed
+from training.starter.table_files import TableFiles
 
 MAX_COLUMNS: Final = 2_000
 MAX_NAME: Final = 500

@@ -9,8 +9,8 @@ from zoneinfo import ZoneInfo
 
 from training.errors import DataError, shown
 from training.sql.expressions import literal, quoted
-from training.starter.cells import DAY, INSTANT, LOCAL, FoundColumn
-from training.starter.names import free
+from training.starter.column_names import free
+from training.starter.column_types import DAY, INSTANT, LOCAL, FoundColumn
 from training.starter.tables import FoundTable
 
 FORMATS: Final = (

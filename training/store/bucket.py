@@ -22,7 +22,7 @@ from obstore.store import LocalStore
 from training.errors import DataError, DeniedError, NightshiftError, Problem, SpecError, StoreError, UnavailableError, shown
 from training.process import liveness
 from training.sanitizing import masked
-from training.store.local_files import LocalFiles
+from training.store.durable_writes import LocalFiles
 from training.store.s3 import HINTS, MAX_PARTS, MULTIPART_BYTES, NUM_PARTS_AT_ONCE, PART_BYTES, RANGE_BYTES, open_bucket
 
 CHUNK_BYTES: Final = 8 * 1024 * 1024

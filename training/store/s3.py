@@ -1,7 +1,7 @@
 """How buckets are opened: S3 and what speaks it, by the environment that every AWS client reads.
 
 `AWS_ENDPOINT_URL`, `AWS_REGION`, `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`; without keys, the platform's identity
-where its variables are set (web identity, container); an instance's role only where an operator allows it (`training.store.identity`).
+where its variables are set (web identity, container); an instance's role only where an operator allows it (`training.store.credentials`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final
 from obstore.store import from_url
 
 from training.installation import Variable
-from training.store.identity import identity_options
+from training.store.credentials import identity_options
 
 S3_ENDPOINT: Final = Variable(
     name="AWS_ENDPOINT_URL_S3", kind="URI", default="Amazon's", set_by="others", meaning="AWS: address of S3 alone, before the next two"

@@ -20,7 +20,7 @@ from training.validation.columns.profiles import counts_of
 from training.validation.columns.statistics import ColumnProfile, profile
 from training.validation.drift.between_snapshots import Comparison, values_named
 from training.validation.drift.limits import Earlier, compare
-from training.validation.earlier_nights import night_of, with_night
+from training.validation.earlier_runs import night_of, with_night
 from training.validation.results import CheckResult, Findings
 from training.validation.snapshot_view import TableView
 from training.validation.suites.judging import Suite, SuiteJudge, load_suite

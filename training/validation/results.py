@@ -80,7 +80,7 @@ class Findings:
     comparisons: list[Comparison] = field(default_factory=list)
     """With earlier snapshots."""
     nights: list[JsonObject] = field(default_factory=list)
-    """Of the previous snapshots and this one, oldest first; see `training.validation.earlier_nights`. Not in the JSON."""
+    """Of the previous snapshots and this one, oldest first; see `training.validation.earlier_runs`. Not in the JSON."""
 
     @property
     def counts(self) -> dict[str, int]:

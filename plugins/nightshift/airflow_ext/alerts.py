@@ -21,7 +21,7 @@ from airflow.sdk.log import mask_secret, redact  # type: ignore[attr-defined]  #
 from training.contracts import JsonObject
 from training.installation import Variable
 from training.sanitizing import MASK, for_slack, for_terminal, masked
-from training.spec.models import Alerts
+from training.spec.pipeline_spec import Alerts
 from training.spec.uris import webhook_variable
 
 logger = logging.getLogger("nightshift.airflow_ext.alerts")

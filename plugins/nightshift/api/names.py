@@ -7,7 +7,7 @@ from typing import Annotated, Final
 from fastapi import Path
 
 from nightshift.run_refs import RUN_ID_RULE
-from training.spec.types import NAME_RULE
+from training.spec.scalar_types import NAME_RULE
 
 PipelineName = Annotated[str, Path(pattern=f"^{NAME_RULE}$", description="The pipeline's name.", examples=["search_ranking"])]
 RunId = Annotated[

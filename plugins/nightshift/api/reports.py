@@ -18,7 +18,7 @@ from nightshift.settings import Settings
 from training.errors import DeniedError, NightshiftError, UnavailableError
 from training.spec.rules.names import HELPER_SUFFIXES
 from training.store import Store
-from training.store.reports import has_report
+from training.store.report_index import has_report
 
 logger = logging.getLogger("nightshift.api.reports")
 

@@ -22,7 +22,7 @@ from nightshift.client.show_command import holder_words, version_words
 from nightshift.queries.records import ModelDetails, ModelVersion, StageOrder
 from training.errors import DeniedError
 from training.registry.ledger.decisions import VERSION_NAMES, champions
-from training.spec.types import free_text_fault
+from training.spec.scalar_types import free_text_fault
 
 if TYPE_CHECKING:
     from nightshift.client.asking import Reader

@@ -14,7 +14,7 @@ from nightshift.execution.kubernetes.launch import Launch, launch_name, launch_o
 from nightshift.execution.kubernetes.manifests import pod_manifest
 from training.errors import SpecError, UnavailableError
 from training.spec import PipelineSpec, load_spec
-from training.spec.types import duration_text
+from training.spec.scalar_types import duration_text
 from training.stage_table import ALL_STAGES, TRAININGS
 
 KUBERNETES: Final = "kubernetes"

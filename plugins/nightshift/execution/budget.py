@@ -14,7 +14,7 @@ from typing import Final, Literal
 from nightshift.execution.outcomes import Action, StageEndedError, Verdict
 from training.contracts import sha256_hex
 from training.spec import PipelineSpec
-from training.spec.types import size_text
+from training.spec.scalar_types import size_text
 from training.stage_table import TRAININGS
 from training.store import StageAddress
 from training.store.checkpoint_entries import standing

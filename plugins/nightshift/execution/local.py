@@ -28,7 +28,7 @@ from nightshift.settings import Settings
 from training.contracts import JsonObject, StageRequest, StageResult
 from training.process.scratch import scratch_folder
 from training.runtime.attempt_errors import error_of_ended
-from training.runtime.memory import memory_limit_bytes
+from training.runtime.available_memory import memory_limit_bytes
 from training.spec import PipelineSpec
 from training.stage_table import TRAININGS
 from training.store.addresses import new_attempt_id

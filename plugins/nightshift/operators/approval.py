@@ -31,7 +31,7 @@ from training.process.waiting import waiting_for_database
 from training.registry.ledger.gate_outcomes import verdict
 from training.sanitizing import for_markdown
 from training.spec import PipelineSpec
-from training.spec.types import duration_text, free_text_fault
+from training.spec.scalar_types import duration_text, free_text_fault
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context

@@ -42,7 +42,7 @@ class CollectOperator(BaseOperator):
         from training.database.run_metrics import delete_expired
         from training.registry.ledger.retention import LedgerRoots
         from training.retention.settings import load_retention
-        from training.store.collector import MAX_CLOCK_DIFFERENCE, Collector
+        from training.store.garbage_collector import MAX_CLOCK_DIFFERENCE, Collector
 
         settings = Settings.from_environment()
         try:

@@ -11,7 +11,7 @@ from nightshift.settings import Settings
 from training.errors import DataError, DeniedError, SpecError
 from training.process.waiting import waiting_for_database
 from training.spec import PipelineSpec
-from training.spec.types import duration_text
+from training.spec.scalar_types import duration_text
 from training.store import Store
 
 if TYPE_CHECKING:

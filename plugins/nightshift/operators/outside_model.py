@@ -38,7 +38,7 @@ def store_artifact(registration: Registration, spec: PipelineSpec, run_id: str, 
 
     Raises:
         SpecError: `uri.unset`, `uri.forbidden`.
-        DataError: of `training.sources.artifact.fetch_artifact`; for a literal URI, whatever is wrong with it, `artifact.missing`.
+        DataError: of `training.sources.model_artifact.fetch_artifact`; for a literal URI, whatever is wrong with it, `artifact.missing`.
         UnavailableError: place or store do not answer.
         DeniedError: `storage.denied`.
     """
@@ -68,7 +68,7 @@ def _fetched(place: tuple[str, str], path: Path, *, format_name: str, sha256: st
     Args:
         place: URI of the file, and the place that it must not leave: another URI where a variable of the pipeline names it.
     """
-    from training.sources.artifact import fetch_artifact  # obstore: a DAG file needs none of it
+    from training.sources.model_artifact import fetch_artifact  # obstore: a DAG file needs none of it
 
     uri, root = place
     try:

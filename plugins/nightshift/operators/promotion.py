@@ -18,7 +18,7 @@ from nightshift.settings import Settings
 from nightshift.work import Work
 from training.contracts import JsonObject, JsonValue, RunIdentity, StageResult, fingerprint, require_result
 from training.process.waiting import waiting_for_database
-from training.spec.models import Alerts
+from training.spec.pipeline_spec import Alerts
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context

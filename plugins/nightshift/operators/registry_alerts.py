@@ -11,7 +11,7 @@ from nightshift.airflow_ext.alerts import announce
 from nightshift.settings import Settings
 from training.errors import SpecError
 from training.spec import load_spec
-from training.spec.models import Alerts
+from training.spec.pipeline_spec import Alerts
 
 if TYPE_CHECKING:
     from training.registry.ledger.ledger import Entry

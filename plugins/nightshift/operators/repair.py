@@ -24,11 +24,11 @@ from nightshift.work import Work
 from training.contracts import JsonValue, RunIdentity, StageResult, fingerprint
 from training.errors import NightshiftError, SpecError
 from training.process.waiting import waiting_for_database
-from training.registry.ledger.registered import model_id_of, noted
+from training.registry.ledger.version_weights import model_id_of, noted
 from training.spec.rules.names import HOUSEKEEPING
 from training.store import Ref, Store
-from training.store.collector import MAX_CLOCK_DIFFERENCE
-from training.store.marking import UNDELIVERED
+from training.store.garbage_collector import MAX_CLOCK_DIFFERENCE
+from training.store.reachability import UNDELIVERED
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context

@@ -11,7 +11,7 @@ from nightshift.operators.registry_alerts import alerts_of
 from nightshift.settings import Settings
 from training.contracts import StageResult
 from training.errors import DeniedError, shown
-from training.spec.models import Alerts
+from training.spec.pipeline_spec import Alerts
 from training.spec.rules.names import ROLLBACK
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from training.contracts import ContractError
 from training.errors import NightshiftError, UnavailableError
 from training.process.waiting import waiting_for_database
 from training.sources.listing import MissingPartitions, missing_partitions
-from training.spec.types import duration_text
+from training.spec.scalar_types import duration_text
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context

@@ -36,7 +36,7 @@ from nightshift.wiring.pipeline import build_dag, decision_dags
 from nightshift.wiring.rollback import rollback_dag
 from training.runtime.provenance import CHECKOUT
 from training.spec import load_spec
-from training.spec.models import Alerts
+from training.spec.pipeline_spec import Alerts
 
 MODULES = [import_module(f"nightshift.operators.{found.name}") for found in iter_modules(operators_package.__path__)]
 TUNE = "\ntune: {trials: 2, space: {learning_rate: {float: [1e-3, 1e-1], log: true}}}\n"

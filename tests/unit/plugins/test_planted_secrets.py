@@ -25,7 +25,7 @@ from training.errors import NightshiftError
 from training.runtime.provenance import CHECKOUT
 from training.sanitizing import masked
 from training.spec import freeze, load_spec, resolve_uris
-from training.spec.models import Alerts
+from training.spec.pipeline_spec import Alerts
 from training.store import Store
 
 SPEC_PATH = CHECKOUT / "dags" / "pipelines" / "search_ranking.yaml"

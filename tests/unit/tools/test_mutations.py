@@ -68,8 +68,8 @@ def test_only_survivors_run_again_when_their_tests_change() -> None:
 
 
 def test_mutants_of_a_file_differ_in_their_keys() -> None:
-    source = (CHECKOUT / "training/engine/watchdog.py").read_bytes()
-    keys = {Mutant("training/engine/watchdog.py", source, mutation).key for mutation in mutations_of(source)}
+    source = (CHECKOUT / "training/engine/divergence.py").read_bytes()
+    keys = {Mutant("training/engine/divergence.py", source, mutation).key for mutation in mutations_of(source)}
     assert len(keys) == len(mutations_of(source))
 
 

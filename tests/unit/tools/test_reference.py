@@ -16,9 +16,9 @@ from tools.reference.__main__ import FOLDER, main
 from tools.reference.examples import EXAMPLES, UNITS
 from training.retention.settings import Retention
 from training.spec.descriptors.families import FAMILIES
-from training.spec.models import PipelineSpec
+from training.spec.pipeline_spec import PipelineSpec
 from training.spec.reader.yaml import read_document
-from training.spec.types import Section
+from training.spec.scalar_types import Section
 
 ROOT = Path(__file__).resolve().parents[3]
 SECTIONS = [section for _path, section in spec.sections(PipelineSpec)]

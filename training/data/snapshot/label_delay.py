@@ -16,10 +16,10 @@ import numpy as np
 from training.data.split.by_time import SplitBounds, earlier
 from training.errors import DataError
 from training.spec import PipelineSpec
-from training.spec.types import duration_text
+from training.spec.scalar_types import duration_text
 
 if TYPE_CHECKING:
-    from training.sources.files import LabelTimes, Microseconds
+    from training.sources.snapshot_files import LabelTimes, Microseconds
 
 LABELS_COMPLETE: Final = "labels_complete"
 AFTER_TEST: Final = "after the test split"

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from training.engine.tracking.nvml import Nvml
-from training.runtime.usage import UsageMeter
+from training.runtime.resource_usage import UsageMeter
 
 SAMPLE_SECONDS: Final = 30.0
 

@@ -20,7 +20,7 @@ import xgboost
 from training.data.dataset.mapped_shards import MappedShards
 from training.data.dataset.shard_format import CELL_BYTES
 from training.engine.devices import LOCAL_WORLD_SIZE
-from training.models.memory_floor import shortage
+from training.models.memory_check import shortage
 from training.models.shard_rows import shards_of
 from training.process import liveness
 from training.runtime.stage_memory import stage_memory_bytes

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from training.spec.descriptors.families import NEURAL_ONLY, FamilyDescriptor
 from training.spec.rules.objectives import objective_fits
-from training.spec.types import Section
+from training.spec.scalar_types import Section
 
 
 class LinearSettings(Section):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from training.spec.descriptors.families import NEURAL_ONLY, FamilyDescriptor
-from training.spec.types import Section
+from training.spec.scalar_types import Section
 
 
 class OnnxSettings(Section):

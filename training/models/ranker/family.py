@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal
 from pydantic import Field
 
 from training.spec.descriptors.families import FamilyDescriptor
-from training.spec.types import Section
+from training.spec.scalar_types import Section
 
 
 class RankerSettings(Section):

@@ -10,7 +10,7 @@ from training.contracts import JsonValue, json_number
 from training.errors import shown
 from training.evaluation.record import FairnessGaps, ResultChecks
 from training.format import figure, finite
-from training.registry.gates.case import Case, Reason
+from training.registry.gates.interface import Case, Reason
 from training.spec.descriptors.gate_descriptor import Severity
 
 LOADED_SHARE: Final = 0.1

@@ -15,15 +15,15 @@ from training.contracts import JsonValue
 from training.evaluation.record import EvaluationRecord
 from training.format import change, figure, finite
 from training.registry.gates.bounds import canary_bounds
-from training.registry.gates.case import Reason, judged
 from training.registry.gates.champion import has_weights_of, is_compared
+from training.registry.gates.interface import Reason, judged
 from training.registry.gates.significance import canary_alarm
 from training.registry.ledger.gate_outcomes import ApprovedFinding, ReasonJson
 from training.spec.descriptors.gate_descriptor import Applies
 from training.spec.descriptors.gates import gates_of
+from training.spec.scalar_types import duration_text
 from training.spec.sections.evaluation import Evaluate
 from training.spec.sections.promotion import Canary, Promote
-from training.spec.types import duration_text
 
 Outcome = Literal["accepted", "rejected", "needs_approval"]
 CanaryOutcome = Literal["waiting", "promote", "roll_back"]

@@ -9,9 +9,9 @@ from typing import Final
 from training.contracts import JsonValue
 from training.evaluation.record import Alarm, Blocks, Comparison, EvaluationRecord
 from training.format import change, finite
-from training.registry.gates.case import Case, Reason
+from training.registry.gates.interface import Case, Reason
+from training.spec.scalar_types import duration_text
 from training.spec.sections.evaluation import Evaluate
-from training.spec.types import duration_text
 
 NAMED_OF_BLOCKS: Final = ("clusters", "columns", "num_clusters", "num_blocks", "block_seconds", "lag1", "too_few_blocks", "bounded")
 """Keys of the interval by blocks that a reason repeats."""

@@ -30,7 +30,7 @@ from training.registry.ledger.entries import (
     name_of,
     with_zone,
 )
-from training.registry.ledger.registered import Registration
+from training.registry.ledger.version_weights import Registration
 
 __all__ = [
     "ACTIONS",

@@ -15,7 +15,7 @@ from training.database.schema import DatasetVersion, LedgerDecision
 from training.registry.ledger.decisions import CHAMPIONS, HOLDER
 from training.registry.ledger.findings import open_served
 from training.registry.ledger.ledger import Entry, Ledger, locked_standing, open_request_rows
-from training.store.marking import content_keys
+from training.store.reachability import content_keys
 
 NAMED: Final = ("model_uri", "dataset_uri", "snapshot_uri", "evaluation_uri", "spec_uri", "report_uri")
 """What a decision names of the run that made its version."""

@@ -7,7 +7,7 @@ from typing import Any
 import mlflow
 
 from training.registry.ledger.ledger import Entry, Ledger
-from training.registry.ledger.registered import SCHEME, Registration, noted, registration_of
+from training.registry.ledger.version_weights import SCHEME, Registration, noted, registration_of
 from training.registry.mlflow.versions import WEIGHTS_TAG, has_logged_model, pages, unless_gone
 from training.store import Store
 

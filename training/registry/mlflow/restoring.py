@@ -15,7 +15,7 @@ from mlflow.exceptions import MlflowException
 from training.errors import DataError
 from training.process.scratch import scratch_folder
 from training.registry.ledger.ledger import AliasHolder, Ledger
-from training.registry.ledger.registered import SCHEME, Noted, Registration, noted
+from training.registry.ledger.version_weights import SCHEME, Noted, Registration, noted
 from training.registry.mlflow.schema import output_columns
 from training.registry.mlflow.versions import GONE, find_registered, is_at, log_model, make_version, registry_faults, run_here
 from training.registry.model.files import CLIENT_FILE, check_files

@@ -17,11 +17,11 @@ from training.engine.tracking.mlflow_journal import ID_TAG, RunJournal, pending_
 from training.errors import NightshiftError
 from training.process import liveness
 from training.registry.ledger.ledger import Entry, Ledger
-from training.registry.ledger.registered import forget_note, model_id_of, noted, noted_sources
+from training.registry.ledger.version_weights import forget_note, model_id_of, noted, noted_sources
 from training.registry.mlflow.versions import WEIGHTS_TAG, has_logged_model, pages, registry_faults, unless_gone
 from training.store import Store
 from training.store.addresses import StoreUri
-from training.store.marking import units
+from training.store.reachability import units
 
 logger = logging.getLogger(__name__)
 

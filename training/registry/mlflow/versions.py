@@ -15,7 +15,7 @@ from mlflow.exceptions import MlflowException
 
 from training.errors import UnavailableError
 from training.process.scratch import scratch_folder
-from training.registry.ledger.registered import SCHEME, Noted, Registration, note, noted, registration_of
+from training.registry.ledger.version_weights import SCHEME, Noted, Registration, note, noted, registration_of
 from training.registry.mlflow.schema import ModelSchema, schema_text
 from training.registry.model.code import model_code, write_code
 from training.registry.model.files import write_list

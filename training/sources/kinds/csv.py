@@ -19,10 +19,10 @@ class CsvSource(FileSource):
                 `source.too_large`, by the size of the file, decompressed.
         """
         # Imported here: operators list files, and need no Arrow for it.
+        from training.sources.arrow_schema import ARROW_TYPES, declared_columns
         from training.sources.compression import plain_file
         from training.sources.csv_reader import read_csv, read_header
-        from training.sources.limits import check_size
-        from training.sources.tables import ARROW_TYPES, declared_columns
+        from training.sources.size_limits import check_size
         from training.store.objects import file_digest
 
         copied, contract = self.copied(part, folder), self.contract

@@ -20,9 +20,9 @@ class JsonLinesSource(FileSource):
                 ignored; of `plain_file` and `first_keys`; while the rows are read, those of `read_jsonl`.
         """
         # Imported here: operators list files, and need no Arrow for it.
+        from training.sources.arrow_schema import ARROW_TYPES, declared_columns
         from training.sources.compression import plain_file
         from training.sources.jsonl_reader import first_keys, read_jsonl
-        from training.sources.tables import ARROW_TYPES, declared_columns
         from training.store.objects import file_digest
 
         copied, contract = self.copied(part, folder), self.contract

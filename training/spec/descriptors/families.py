@@ -19,8 +19,8 @@ from training.spec.descriptors.gates import GATES
 from training.spec.descriptors.metrics import METRICS
 from training.spec.descriptors.sources import SOURCES
 from training.spec.registry import Registry
-from training.spec.rules.findings import Rule
-from training.spec.types import Section
+from training.spec.rules.rule_problems import Rule
+from training.spec.scalar_types import Section
 
 MODELS_FOLDER: Final = Path(__file__).resolve().parents[2] / "models"
 NEURAL_ONLY: Final = (

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from training.spec.types import Section
+from training.spec.scalar_types import Section
 
 if TYPE_CHECKING:
     from training.spec.sections.evaluation import Evaluate

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Final
 
 from training.spec.registry import Registry
-from training.spec.types import Section
+from training.spec.scalar_types import Section
 
 
 class NoSettings(Section):

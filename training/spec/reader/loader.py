@@ -14,16 +14,16 @@ from training.errors import Problem, SpecError
 from training.spec.descriptors.families import FAMILIES
 from training.spec.descriptors.gates import GATES
 from training.spec.descriptors.sources import SOURCES
-from training.spec.models import PipelineSpec
+from training.spec.pipeline_spec import PipelineSpec
 from training.spec.reader.problems import in_order, problem_at, problems_of
 from training.spec.reader.yaml import Document, Path, read_document
-from training.spec.rules.effects import unused_keys
-from training.spec.rules.findings import Finding
+from training.spec.rules.rule_problems import Finding
 from training.spec.rules.sections import broken_rules
+from training.spec.rules.unused_keys import unused_keys
+from training.spec.scalar_types import Section, told
 from training.spec.sections.data import Data
 from training.spec.sections.evaluation import Evaluate
 from training.spec.sections.train import Train
-from training.spec.types import Section, told
 
 SECTIONS: Mapping[str, tuple[str, TypeAdapter[Any]]] = {
     field.alias or name: (name, TypeAdapter(field.rebuild_annotation())) for name, field in PipelineSpec.model_fields.items()

@@ -19,14 +19,14 @@ from pydantic import Field, ValidationError
 
 from training.contracts import JsonObject, JsonValue, json_object
 from training.errors import Problem, SpecError, shown
-from training.spec.models import PipelineSpec
+from training.spec.pipeline_spec import PipelineSpec
 from training.spec.reader.loader import check_values
 from training.spec.reader.problems import in_order, problems_of
 from training.spec.reader.yaml import MAX_DEPTH, Document, dotted
 from training.spec.registration import Registration
+from training.spec.scalar_types import Section
 from training.spec.schedule.instants import parse_as_of
 from training.spec.sections.evaluation import Fairness, Improvement, LatencyLimits
-from training.spec.types import Section
 
 MAX_CONF_BYTES: Final = 256 * 1024
 SOURCE: Final = "trigger"

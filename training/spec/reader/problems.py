@@ -11,7 +11,7 @@ from pydantic_core import ErrorDetails
 
 from training.errors import Problem, shown
 from training.spec.reader.yaml import Document, Path, dotted
-from training.spec.types import told
+from training.spec.scalar_types import told
 
 Context = Mapping[str, object]
 """Of one of pydantic's errors: what its kind of error says of the rule that was broken."""

@@ -9,12 +9,12 @@ from training.errors import shown
 from training.spec.descriptors.gates import GATES
 from training.spec.reader.problems import nearest
 from training.spec.reader.yaml import Path
-from training.spec.rules.findings import Finding
 from training.spec.rules.leakage import CODE as LEAKAGE
 from training.spec.rules.leakage import Lateness
+from training.spec.rules.rule_problems import Finding
+from training.spec.scalar_types import duration_text, told
 from training.spec.sections.data import Data, Prepare
 from training.spec.sections.evaluation import Evaluate
-from training.spec.types import duration_text, told
 from training.sql.analysis import objection, unknown_columns, words
 
 FAIRNESS_TASKS: Final = {"equal_opportunity": ("binary",), "calibration": ("binary", "multiclass")}

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from training.spec.reader.yaml import Path
-from training.spec.rules.findings import Finding
+from training.spec.rules.rule_problems import Finding
 from training.spec.rules.target_encoding import target_encoding_fits
 from training.spec.sections.data import Feature, Prepare
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from training.spec.reader.yaml import Path
-from training.spec.rules.findings import Finding
+from training.spec.rules.rule_problems import Finding
 from training.spec.sections.data import Data, Derived, Prepare
 from training.sql.analysis import in_order_of_use, words
 

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from training.spec.reader.yaml import Path
-from training.spec.rules.findings import Finding
+from training.spec.rules.rule_problems import Finding
+from training.spec.scalar_types import told
 from training.spec.sections.data import Column, Data, FeatureTable, Prepare, Source
-from training.spec.types import told
 
 APPROVAL_SUFFIX: Final = ".approval"
 CANARY_SUFFIX: Final = ".canary"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from training.spec.reader.yaml import Path
-from training.spec.rules.findings import Finding
+from training.spec.rules.rule_problems import Finding
 
 if TYPE_CHECKING:
     # Descriptors import this module, and the sections import the descriptors.

@@ -8,10 +8,10 @@ from typing import Final
 
 from training.spec.descriptors.sources import SOURCES, Days
 from training.spec.reader.yaml import Path
-from training.spec.rules.findings import Finding
+from training.spec.rules.rule_problems import Finding
+from training.spec.scalar_types import duration_text, told
 from training.spec.schedule.partitions import Grain, grain_of, partition_fault
 from training.spec.sections.data import Column, Data, Table
-from training.spec.types import duration_text, told
 
 EXAMPLES: Final[Mapping[Grain, str]] = {
     Grain.HOUR: 'one folder an hour: "dt={date}/hour={hour}"',

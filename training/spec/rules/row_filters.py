@@ -8,8 +8,8 @@ from typing import Final
 from training.errors import shown
 from training.spec.reader.problems import nearest
 from training.spec.reader.yaml import Path
-from training.spec.rules.findings import Finding
 from training.spec.rules.leakage import Lateness
+from training.spec.rules.rule_problems import Finding
 from training.spec.sections.data import Data, Prepare
 from training.sql.analysis import objection, unknown_columns, words
 

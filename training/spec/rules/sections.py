@@ -25,7 +25,6 @@ from training.spec.rules.evaluation import (
     threshold_has_a_task,
 )
 from training.spec.rules.features import cells_are_distinct, transform_fits
-from training.spec.rules.findings import Finding, Rule, findings
 from training.spec.rules.leakage import late_columns
 from training.spec.rules.names import (
     Taken,
@@ -37,6 +36,7 @@ from training.spec.rules.names import (
 )
 from training.spec.rules.partitions import generated_columns_fit, partitions_fit
 from training.spec.rules.row_filters import row_filters_are_known, row_filters_fit
+from training.spec.rules.rule_problems import Finding, Rule, findings
 from training.spec.rules.splits import split_columns_fit, split_keys_fit, strata_exist
 from training.spec.rules.target_encoding import label_has_a_mean
 from training.spec.rules.training import (
@@ -53,6 +53,7 @@ from training.spec.rules.training import (
 from training.spec.rules.tuning import conditions_fit, grid_is_finite, objective_exists, parameters_fit, study_fits_its_gpus
 from training.spec.rules.weights import class_weights_name_classes, weight_is_a_number, weights_are_counted
 from training.spec.rules.windows import rows_of_windows_are_read, windows_are_known_in_time, windows_can_be_computed
+from training.spec.scalar_types import duration_text, told
 from training.spec.schedule.instants import schedule_faults
 from training.spec.sections.data import Column, Data, Derived, FeatureTable, Prepare
 from training.spec.sections.evaluation import Evaluate
@@ -60,7 +61,6 @@ from training.spec.sections.promotion import Promote
 from training.spec.sections.resources import resources_fit
 from training.spec.sections.train import Train
 from training.spec.sections.validation import Validate
-from training.spec.types import duration_text, told
 from training.spec.uris import forbidden_uris, forbidden_webhook
 from training.sql.analysis import cycle, objection, unknown_columns, words
 

@@ -8,10 +8,10 @@ from typing import Final
 
 from training.spec.reader.problems import nearest
 from training.spec.reader.yaml import Path
-from training.spec.rules.findings import Finding
+from training.spec.rules.rule_problems import Finding
+from training.spec.scalar_types import duration_text, told
 from training.spec.sections.data import Data, Split
 from training.spec.sections.evaluation import Evaluate
-from training.spec.types import duration_text, told
 
 PATH: Path = ("data", "split")
 KEYS: Final = {

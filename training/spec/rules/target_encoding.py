@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from training.spec.reader.yaml import Path
-from training.spec.rules.findings import Finding
+from training.spec.rules.rule_problems import Finding
 from training.spec.sections.data import Feature, Prepare
 from training.spec.sections.evaluation import Evaluate
 

@@ -10,11 +10,11 @@ from training.spec.descriptors.families import FAMILIES, is_allowed, is_own, own
 from training.spec.descriptors.metrics import is_lower_better, is_metric, metrics_of
 from training.spec.key_types import AUTO
 from training.spec.reader.yaml import Path
-from training.spec.rules.findings import Finding
+from training.spec.rules.rule_problems import Finding
+from training.spec.scalar_types import told
 from training.spec.sections.data import Data
 from training.spec.sections.evaluation import Evaluate
 from training.spec.sections.train import DEFAULT_BATCH_SIZE, Parallel, Train
-from training.spec.types import told
 
 MODEL: Path = ("train", "model")
 

@@ -12,12 +12,12 @@ from training.spec.descriptors.families import FAMILIES
 from training.spec.descriptors.metrics import metrics_of
 from training.spec.reader.problems import nearest, problems_of
 from training.spec.reader.yaml import Document, Path
-from training.spec.rules.findings import Finding
+from training.spec.rules.rule_problems import Finding
 from training.spec.rules.training import optimizer_fits, placement_fits
+from training.spec.scalar_types import told
 from training.spec.sections.evaluation import Evaluate
 from training.spec.sections.train import Train
 from training.spec.sections.tuning import SearchSpace, Tune
-from training.spec.types import told
 
 SETTINGS: Final = "settings."
 SEARCHED: Final = ("epochs", "batch_size", "learning_rate", "weight_decay", "warmup_steps", "early_stopping")

@@ -8,11 +8,11 @@ from typing import Final
 from training.spec.descriptors.families import FAMILIES
 from training.spec.reader.problems import nearest
 from training.spec.reader.yaml import Path
-from training.spec.rules.findings import Finding
+from training.spec.rules.rule_problems import Finding
+from training.spec.scalar_types import told
 from training.spec.sections.data import Data
 from training.spec.sections.evaluation import Evaluate
 from training.spec.sections.train import Train
-from training.spec.types import told
 
 NUMBERS: Final = ("int8", "int16", "int32", "int64", "float", "double")
 WEIGHT: Final[Path] = ("data", "weight")

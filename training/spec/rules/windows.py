@@ -9,13 +9,13 @@ from typing import Final
 from training.errors import shown
 from training.spec.reader.problems import nearest
 from training.spec.reader.yaml import Path
-from training.spec.rules.findings import Finding
 from training.spec.rules.leakage import CODE as LEAKAGE
 from training.spec.rules.leakage import Lateness
 from training.spec.rules.names import Taken, clash
+from training.spec.rules.rule_problems import Finding
+from training.spec.scalar_types import duration_text
 from training.spec.sections.data import Data, FeatureTable, Prepare
 from training.spec.sections.windows import Window
-from training.spec.types import duration_text
 from training.sql.analysis import objection, unknown_columns, words
 
 INTEGERS: Final = ("int8", "int16", "int32", "int64")

@@ -15,14 +15,14 @@ from zoneinfo import ZoneInfo
 
 from training.contracts import MAX_CLOCK_SKEW
 from training.errors import Problem, SpecError
-from training.spec.rules.findings import Finding
+from training.spec.rules.rule_problems import Finding
+from training.spec.scalar_types import told
 from training.spec.schedule.partitions import Partition, partitions_until
-from training.spec.types import told
 
 if TYPE_CHECKING:
     from croniter import croniter
 
-    from training.spec.models import PipelineSpec
+    from training.spec.pipeline_spec import PipelineSpec
 
 MAX_GAP: Final = timedelta(days=400)
 LONGEST_WAIT_FROM: Final = datetime(2025, 3, 1)

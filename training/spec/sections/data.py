@@ -13,9 +13,7 @@ from training.spec.key_types import ShareOrDuration, SplitEnd
 from training.spec.reader.problems import nearest
 from training.spec.reader.yaml import Path
 from training.spec.registry import with_defaults
-from training.spec.schedule.partitions import Grain, grain_of
-from training.spec.sections.windows import Window
-from training.spec.types import (
+from training.spec.scalar_types import (
     FROZEN,
     ColumnName,
     Duration,
@@ -30,6 +28,8 @@ from training.spec.types import (
     refusal,
     told,
 )
+from training.spec.schedule.partitions import Grain, grain_of
+from training.spec.sections.windows import Window
 from training.sql.analysis import in_order_of_use
 
 ColumnType = Literal["boolean", "int8", "int16", "int32", "int64", "float", "double", "string", "date", "timestamp"]

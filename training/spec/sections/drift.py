@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from training.spec.types import ColumnName, Section
+from training.spec.scalar_types import ColumnName, Section
 
 DriftAction = Literal["fail", "approve", "warn", "off"]
 Reference = Literal["previous", "champion"]

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from training.spec.descriptors.gate_descriptor import GateDescriptor, Severity
 from training.spec.descriptors.metrics import is_metric
-from training.spec.types import ColumnName, Line, PositiveDuration, Section, Setting
+from training.spec.scalar_types import ColumnName, Line, PositiveDuration, Section, Setting
 
 Task = Literal["ranking", "binary", "multiclass", "regression", "language"]
 Gain = Literal["linear", "exponential"]

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from training.spec.types import Line, Name, PositiveDuration, Section
+from training.spec.scalar_types import Line, Name, PositiveDuration, Section
 
 
 class Canary(Section):

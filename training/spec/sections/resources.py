@@ -8,10 +8,10 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from training.spec.reader.yaml import Path
-from training.spec.rules.findings import Finding
+from training.spec.rules.rule_problems import Finding
+from training.spec.scalar_types import Bytes, Section, told
 from training.spec.sections.promotion import Promote
 from training.spec.sections.tuning import Tune
-from training.spec.types import Bytes, Section, told
 from training.stage_table import ALL_STAGES, TABLE, TRAININGS
 
 SIZED: Final = tuple(stage for stage in ALL_STAGES if stage not in TRAININGS)

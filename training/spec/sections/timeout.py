@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from training.spec.types import PositiveDuration, Section
+from training.spec.scalar_types import PositiveDuration, Section
 
 
 class Timeout(Section):

@@ -11,7 +11,7 @@ from training.spec.descriptors.families import FAMILIES
 from training.spec.key_types import AUTO, ClassWeight, OrAuto, OrDuration
 from training.spec.layout import Layout, fitted
 from training.spec.registry import with_defaults
-from training.spec.types import Bytes, Digest, Line, Name, PositiveDuration, Section, Setting, refusal
+from training.spec.scalar_types import Bytes, Digest, Line, Name, PositiveDuration, Section, Setting, refusal
 
 DEFAULT_BATCH_SIZE: Final = 1024
 """Of a class of one's own."""
@@ -156,7 +156,7 @@ class Train(Section):
         """Return how so many processes share the model: all of `placement`, or what an elastic training is left with.
 
         Raises:
-            ValueError: it is `auto`, which several processes choose at the start (`training.models.planned`).
+            ValueError: it is `auto`, which several processes choose at the start (`training.models.training_plan`).
         """
         if self.parallel == AUTO and world_size > 1:
             raise ValueError("train.parallel is auto: the layout follows from the devices")

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from training.spec.types import Line, PositiveDuration, Scalar, Section, refusal, told
+from training.spec.scalar_types import Line, PositiveDuration, Scalar, Section, refusal, told
 
 
 class SearchSpace(Section):

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from training.spec.key_types import EmptyDays
+from training.spec.scalar_types import Bytes, PositiveDuration, Section, Suite
 from training.spec.sections.drift import Drift
-from training.spec.types import Bytes, PositiveDuration, Section, Suite
 
 
 class Validate(Section):

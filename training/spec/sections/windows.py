@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from training.spec.types import ColumnName, Duration, Name, PositiveDuration, Section
+from training.spec.scalar_types import ColumnName, Duration, Name, PositiveDuration, Section
 
 WindowKind = Literal["lag", "rolling", "since_last"]
 WindowFunction = Literal["sum", "mean", "min", "max", "count", "std", "distinct"]

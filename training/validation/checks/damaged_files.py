@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from training.data.snapshot.parquet_parts import CHUNK_ROWS
 from training.errors import DataError
-from training.runtime.machine_limits import machine_limit
+from training.runtime.exhausted_resources import machine_limit
 from training.sql.expressions import literal
 from training.validation.snapshot_view import TableView
 

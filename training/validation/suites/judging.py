@@ -26,7 +26,7 @@ from training.validation.columns.statistics import ColumnProfile
 from training.validation.results import CheckResult
 from training.validation.snapshot_view import TableView, rows_bytes
 from training.validation.suites.batches import EXAMPLES, judge_batches, metrics_of, result_of_metrics
-from training.validation.suites.kinds import (
+from training.validation.suites.supported_expectations import (
     ADDITIVE,
     OF_A_BATCH,
     REPEATED,

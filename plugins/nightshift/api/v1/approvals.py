@@ -16,7 +16,7 @@ from nightshift.queries.records import ApprovalAnswer
 from nightshift.settings import Settings
 from training.errors import DeniedError
 from training.registry.ledger.ledger import Ledger
-from training.spec.types import FreeText
+from training.spec.scalar_types import FreeText
 
 router = APIRouter(route_class=ApiRoute, tags=["models"])
 

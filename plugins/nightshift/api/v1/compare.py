@@ -15,7 +15,7 @@ from nightshift.queries.records import Comparison
 from nightshift.run_refs import RUN_ID_RULE
 from nightshift.settings import Settings
 from training.registry.ledger.ledger import Ledger
-from training.spec.types import NAME_RULE
+from training.spec.scalar_types import NAME_RULE
 from training.store import Store
 
 router = APIRouter(route_class=ApiRoute, tags=["models"])

@@ -16,7 +16,7 @@ from nightshift.queries.records import DatasetDetails, DatasetVersion, Page
 from nightshift.settings import Settings
 from training.database import connect
 from training.database.datasets import MAX_REASON_CHARS
-from training.spec.types import FreeText
+from training.spec.scalar_types import FreeText
 from training.store import Store
 
 router = APIRouter(route_class=ApiRoute, tags=["datasets"])

@@ -19,8 +19,8 @@ from nightshift.queries.records import Page, Pipeline, Run
 from nightshift.settings import Settings
 from training.contracts import JsonObject
 from training.database import connect
+from training.spec.scalar_types import NAME_RULE
 from training.spec.schedule.instants import AS_OF_PATTERN, check_not_future, parse_as_of
-from training.spec.types import NAME_RULE
 
 router = APIRouter(route_class=ApiRoute, tags=["pipelines"])
 MAX_PAGE = 50

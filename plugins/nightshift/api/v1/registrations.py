@@ -18,7 +18,7 @@ from nightshift.queries.records import Run
 from training.contracts import JsonObject
 from training.errors import DeniedError, Problem, SpecError, shown
 from training.spec.registration import Registration
-from training.spec.types import NAME_RULE
+from training.spec.scalar_types import NAME_RULE
 
 router = APIRouter(route_class=ApiRoute, tags=["models"])
 CANDIDATE: Final = ("candidate", "staging")

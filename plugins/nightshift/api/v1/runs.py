@@ -13,7 +13,7 @@ from nightshift.api.problems import responses
 from nightshift.api.routing import ApiRoute
 from nightshift.queries import runs
 from nightshift.queries.records import Page, Run, RunState, RunSummary
-from training.spec.types import NAME_RULE
+from training.spec.scalar_types import NAME_RULE
 
 router = APIRouter(route_class=ApiRoute, tags=["runs"])
 MAX_PAGE = 50

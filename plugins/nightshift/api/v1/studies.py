@@ -20,7 +20,7 @@ from nightshift.settings import Settings
 from training.contracts import JsonObject
 from training.database import connect
 from training.errors import DeniedError
-from training.spec.types import NAME_RULE, Line
+from training.spec.scalar_types import NAME_RULE, Line
 from training.store import Store
 
 router = APIRouter(route_class=ApiRoute, tags=["studies"])

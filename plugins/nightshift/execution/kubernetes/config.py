@@ -15,7 +15,7 @@ from training.installation import Variable
 from training.spec import PipelineSpec
 from training.spec.reader.problems import in_order, problem_at, problems_of
 from training.spec.reader.yaml import Document, read_document
-from training.spec.types import Bytes, Line, PositiveDuration, Section, refusal, told
+from training.spec.scalar_types import Bytes, Line, PositiveDuration, Section, refusal, told
 from training.stage_table import ALL_STAGES, TABLE
 
 VARIABLE: Final = "NIGHTSHIFT_KUBERNETES"

@@ -17,7 +17,7 @@ from nightshift.execution.kubernetes.launch import Launch
 from nightshift.execution.outcomes import SIGNALS_START
 from training.contracts import ExitCode
 from training.installation import STOP_NOTICE
-from training.spec.types import size_text
+from training.spec.scalar_types import size_text
 
 Manifest = dict[str, Any]
 

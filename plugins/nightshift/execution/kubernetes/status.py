@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, Self
 
 from nightshift.execution.kubernetes.manifests import CONTAINER, INDEX_LABEL, QUEUE_LABEL, STOPPED
 from training.contracts import JsonObject
-from training.spec.types import parse_size, size_text
+from training.spec.scalar_types import parse_size, size_text
 
 Json = Mapping[str, Any]
 Phase = Literal["absent", "waiting", "running", "ended"]

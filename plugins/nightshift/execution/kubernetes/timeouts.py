@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from nightshift.execution.kubernetes.config import Cluster
 from nightshift.execution.kubernetes.status import LaunchStatus, seconds_since
 from nightshift.execution.outcomes import PARTIAL
-from training.spec.types import duration_text
+from training.spec.scalar_types import duration_text
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -17,7 +17,7 @@ from airflow.providers.smtp.notifications.smtp import SmtpNotifier
 from airflow.sdk.log import mask_secret, redact
 
 from nightshift.airflow_ext.alerts import announce, deadline_missed, redacted, run_succeeded, send, signed, task_failed, told
-from training.spec.models import Alerts, Email, Slack
+from training.spec.pipeline_spec import Alerts, Email, Slack
 
 CONTEXT = {
     "dag_run": SimpleNamespace(dag_id="search_ranking", run_id="night-2026-02-01"),

@@ -27,7 +27,7 @@ from tests.unit.plugins.seeded_installation import Seeded, seeded_installation
 from training.registry.ledger.decisions import answer_request
 from training.registry.ledger.ledger import Ledger
 from training.store import Store
-from training.store.reports import add_report
+from training.store.report_index import add_report
 
 TEAM_MODEL = "flight_delay"
 ROLES = {"viewer": "Viewer", "user": "User", "op": "Op", "admin": "Admin", "team": "flight_team", "guest": "Public"}

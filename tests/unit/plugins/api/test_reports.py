@@ -14,7 +14,7 @@ from training.errors import UnavailableError
 from training.store import Store
 from training.store.bucket import Bucket, Listed
 from training.store.objects import Objects
-from training.store.reports import add_report
+from training.store.report_index import add_report
 
 
 def published(store: Store, page: bytes, pipeline: str = "search_ranking") -> str:

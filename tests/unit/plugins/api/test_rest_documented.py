@@ -25,7 +25,7 @@ from training.database import connect
 from training.database.datasets import deprecate
 from training.engine.checkpoint.catalog import named
 from training.registry.ledger.ledger import Ledger
-from training.registry.ledger.registered import Registration
+from training.registry.ledger.version_weights import Registration
 from training.store import Store
 
 RUN = quote(f"search_ranking:{DONE}", safe="")

@@ -17,7 +17,7 @@ from tests.unit.plugins.seeded_installation import DONE, NEW, OLD, PIPELINES, Se
 from training.data.snapshot.index import register_snapshot
 from training.database import connect
 from training.registry.ledger.ledger import Ledger
-from training.registry.ledger.registered import Registration
+from training.registry.ledger.version_weights import Registration
 from training.sanitizing import for_markdown
 from training.store import Store
 

@@ -16,8 +16,8 @@ from tests.unit.plugins.client.test_client import Server, token
 from tests.unit.plugins.seeded_installation import seed_model
 from training.registry.ledger.decisions import roll_back
 from training.registry.ledger.ledger import Ledger
-from training.registry.ledger.registered import Registration
 from training.registry.ledger.rollback_orders import find_order
+from training.registry.ledger.version_weights import Registration
 
 MODEL = "search_ranking"
 

@@ -26,7 +26,7 @@ from training.registry.ledger.headline import headline
 from training.registry.ledger.ledger import Ledger
 from training.registry.mlflow.mirror import description_of
 from training.registry.mlflow.schema import ModelSchema, schema_text
-from training.spec.models import Alerts, Email, Slack
+from training.spec.pipeline_spec import Alerts, Email, Slack
 
 CONTROLS = ["\x1b[31m", "\x9b2J", "\u202egnp", "a\x00", "a\x07"]
 TEXT = "<!channel> [x](http://e) | <img src=x>"

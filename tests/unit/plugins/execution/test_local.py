@@ -21,7 +21,7 @@ from nightshift.execution.stage_environment import stage_environment
 from nightshift.settings import Settings
 from training.contracts import RunIdentity, StageRequest
 from training.runtime.attempt_errors import HUNG
-from training.runtime.memory import memory_limit_bytes
+from training.runtime.available_memory import memory_limit_bytes
 from training.runtime.provenance import CHECKOUT
 from training.spec import load_spec, resolve_uris
 from training.spec.descriptors.sources import SOURCES, SourceDescriptor

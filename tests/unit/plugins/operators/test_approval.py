@@ -20,7 +20,7 @@ from training.registry.ledger.decisions import record_candidate
 from training.registry.ledger.ledger import AliasHolder, Entry, Ledger
 from training.runtime.provenance import CHECKOUT
 from training.spec import PipelineSpec, parse_spec
-from training.spec.models import Alerts
+from training.spec.pipeline_spec import Alerts
 
 PATH = CHECKOUT / "dags" / "pipelines" / "search_ranking.yaml"
 MODEL = "search_ranking"

@@ -22,7 +22,7 @@ from tests.unit.training.store.collected_store import collector_of
 from training.errors import UnavailableError
 from training.retention.settings import Retention
 from training.store import Store
-from training.store.collector import Collector
+from training.store.garbage_collector import Collector
 
 OLD = time.time() - 60 * 86_400
 

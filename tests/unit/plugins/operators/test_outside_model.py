@@ -136,7 +136,7 @@ def test_a_file_above_the_limit_is_not_copied(
     resolve: ResolveOperator, models: Path, context_of: Context, execute: Execute, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (models / "m.ubj").write_bytes(UBJ)
-    monkeypatch.setattr("training.sources.artifact.MAX_BYTES", {"xgboost_json": len(UBJ) - 1})
+    monkeypatch.setattr("training.sources.model_artifact.MAX_BYTES", {"xgboost_json": len(UBJ) - 1})
     with pytest.raises(AirflowFailException, match=r"artifact\.too_large"):
         execute(resolve, context_of("resolve", conf=conf()))
 

@@ -29,7 +29,7 @@ from training.registry.ledger.ledger import AliasHolder, Entry, Ledger
 from training.registry.ledger.rollback_orders import Order, place
 from training.runtime.provenance import CHECKOUT
 from training.spec import freeze, load_spec, resolve_uris
-from training.spec.models import Alerts
+from training.spec.pipeline_spec import Alerts
 from training.store import Store
 from training.store.addresses import StageAddress
 

@@ -26,7 +26,7 @@ from tests.unit.training.registry.scenes import decide_on
 from training.contracts import RunIdentity, StageRequest, StageResult
 from training.registry.ledger.findings import Findings
 from training.registry.ledger.ledger import Ledger
-from training.registry.ledger.registered import Noted, Registration, forget_note, note
+from training.registry.ledger.version_weights import Noted, Registration, forget_note, note
 from training.runtime.provenance import CHECKOUT
 from training.spec import freeze, load_spec, resolve_uris
 from training.store import Store

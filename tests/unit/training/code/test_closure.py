@@ -27,8 +27,8 @@ PACKAGE = {
         "def late():\n    import training.late\n    return ['-m', 'training.child']\n"
     ),
     "training/engine/__init__.py": "",
-    "training/engine/loop.py": "from . import watchdog\nfrom ..late import step\nPAGE = 'page.html'\nABOVE = '../late.py'\n",
-    "training/engine/watchdog.py": "",
+    "training/engine/loop.py": "from . import divergence\nfrom ..late import step\nPAGE = 'page.html'\nABOVE = '../late.py'\n",
+    "training/engine/divergence.py": "",
     "training/engine/page.html": "<p>",
     "training/engine/other.html": "<p>",
     "training/late.py": "",

@@ -10,7 +10,7 @@ from training.data.features.text_ngrams import DEFAULT_TEXT_BUCKETS
 from training.data.join.engines.duckdb_windows import BLOCK_ROWS
 from training.runtime import stage_memory
 from training.runtime.provenance import CHECKOUT
-from training.sources import csv_reader, jsonl_reader, limits
+from training.sources import csv_reader, jsonl_reader, size_limits
 from training.spec.rules.features import MAX_TEXT_BUCKETS
 from training.spec.sections.drift import Drift
 from training.stages import check_data
@@ -19,7 +19,7 @@ from training.validation.checks.label_delay import WARN_SHARE
 from training.validation.columns.histogram import MAX_BINS
 from training.validation.columns.values import MAX_FREQUENT, MAX_HELD, MAX_TEXT
 from training.validation.drift.within_snapshot import FREQUENT_VALUES
-from training.validation.earlier_nights import MAX_NIGHTS
+from training.validation.earlier_runs import MAX_NIGHTS
 from training.validation.snapshot_view import CHUNK_ROWS
 
 MIB = 1 << 20
@@ -31,7 +31,7 @@ GUIDE = (CHECKOUT / "docs" / "data.md").read_text(encoding="utf-8")
     [
         ("The header line has at most 1 MiB", csv_reader.MAX_HEADER_BYTES, MIB),
         ("One object per line in UTF-8, at most 16 MiB", jsonl_reader.MAX_LINE_BYTES, 16 * MIB),
-        ("may take a quarter of the memory of the machine", limits.DEFAULT_SHARE, 0.25),
+        ("may take a quarter of the memory of the machine", size_limits.DEFAULT_SHARE, 0.25),
         ("(default: half of the memory of the machine", stage_memory.DEFAULT_SHARE, 0.5),
         ("gets 40 % of it, at least 128 MiB", stage_memory.ENGINE_SHARE, 0.4),
         ("gets 40 % of it, at least 128 MiB", stage_memory.LEAST_ENGINE_BYTES, 128 * MIB),

@@ -18,7 +18,7 @@ from training.database import connect
 from training.database.schema import DatasetVersion, LedgerDecision, ModelStanding, ModelVersion
 from training.registry.ledger.decisions import answer_request, record_candidate, roll_back, settle_canary
 from training.registry.ledger.ledger import Ledger
-from training.registry.ledger.registered import Registration
+from training.registry.ledger.version_weights import Registration
 
 NOW = datetime(2026, 2, 1, tzinfo=UTC)
 VIEWS = (

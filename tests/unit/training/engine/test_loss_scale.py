@@ -24,7 +24,7 @@ from training.engine.optimizers import OptimizerSettings
 from training.engine.parallel.choice import strategy_for
 from training.engine.parallel.gang import Gang
 from training.engine.precision import FIRST_SCALE, GROWTH_INTERVAL, MAX_SCALE, LossScale
-from training.engine.progress import Progress
+from training.engine.training_position import Progress
 from training.errors import DivergedError, PreemptedError
 from training.spec.layout import Layout
 

@@ -11,7 +11,7 @@ import pytest
 from tests.unit.training.evaluation.demand import demand, demand_spec, splits_of
 from training.errors import DataError, SpecError
 from training.evaluation.baselines import Naive, Splits, best_of, naive_record, naive_scores, named_entries
-from training.evaluation.history import Floats, History
+from training.evaluation.label_history import Floats, History
 from training.evaluation.record import EvaluationRecord, NaiveBaseline
 from training.pages.evaluation import EvaluationPage, render_report
 from training.spec import PipelineSpec

@@ -15,9 +15,9 @@ import torch
 from tests.commands import command
 from tests.unit.training.engine.parallel.ranks import run_ranks
 from training.engine.parallel.gang import Gang
-from training.models import planned
-from training.models.planned import chosen_layout, planned_features
+from training.models import training_plan
 from training.models.ranker.module import FAMILY
+from training.models.training_plan import chosen_layout, planned_features
 from training.spec import load_spec, parse_spec
 from training.spec.layout import Layout
 
@@ -221,7 +221,7 @@ def test_auto_divides_the_model_only_where_a_process_has_too_little_memory(
     text = RANKING.read_text(encoding="utf-8")
     spec = parse_spec(text.replace("  precision: auto", "  parallel: auto\n  precision: fp32").encode())
     features, _ = planned_features(spec, {name: 30_000 for name in ("user_id", "query_id", "item_id", "category_id", "position")})
-    monkeypatch.setattr(planned, "_memories", lambda gang, processes: [memory * 4, memory])
+    monkeypatch.setattr(training_plan, "_memories", lambda gang, processes: [memory * 4, memory])
     # A gang of one answers as rank 0 of two: the text goes to nobody.
     gang = Gang(0, 2, torch.device("cpu"))
     monkeypatch.setattr(Gang, "text_from_first", lambda self, text: text)
@@ -232,7 +232,7 @@ def chosen_with_little_memory_on(gang: Gang, rank: int) -> dict[str, int]:
     text = RANKING.read_text(encoding="utf-8")
     spec = parse_spec(text.replace("  precision: auto", "  parallel: auto\n  precision: fp32").encode())
     features, _ = planned_features(spec, {name: 30_000 for name in ("user_id", "query_id", "item_id", "category_id", "position")})
-    planned.memory_of_device = lambda gang, processes: 40 << 20 if gang.rank == rank else 8 << 30  # type: ignore[assignment]
+    training_plan.memory_of_device = lambda gang, processes: 40 << 20 if gang.rank == rank else 8 << 30  # type: ignore[assignment]
     return dict(chosen_layout(FAMILY, spec, gang, features, rows_of_a_group=16).sizes())
 
 
@@ -245,12 +245,12 @@ def test_memory_of_a_cpu_is_the_smaller_of_machine_and_container_divided_by_its_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limit = tmp_path / "memory.max"
-    monkeypatch.setattr(planned, "CGROUP_LIMITS", (str(tmp_path / "absent"), str(limit)))
+    monkeypatch.setattr(training_plan, "CGROUP_LIMITS", (str(tmp_path / "absent"), str(limit)))
     limit.write_text("max\n")
-    machine = planned.memory_of_device(Gang(0, 2, torch.device("cpu")), 1)
+    machine = training_plan.memory_of_device(Gang(0, 2, torch.device("cpu")), 1)
     assert machine == os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limit.write_text(f"{machine // 4}\n")
-    assert planned.memory_of_device(Gang(0, 2, torch.device("cpu")), 2) == machine // 4 // 2
+    assert training_plan.memory_of_device(Gang(0, 2, torch.device("cpu")), 2) == machine // 4 // 2
 
 
 def test_layout_that_the_spec_names_is_not_planned() -> None:

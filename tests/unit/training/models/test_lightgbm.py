@@ -20,7 +20,7 @@ from training.errors import DataError, PreemptedError  # noqa: E402
 from training.models.base import FitResult, load_family  # noqa: E402
 from training.models.lightgbm.family import LightgbmSettings  # noqa: E402
 from training.models.predictor import load_predictor  # noqa: E402
-from training.registry.ledger.registered import Registration  # noqa: E402
+from training.registry.ledger.version_weights import Registration  # noqa: E402
 
 TASKS = ["binary", "multiclass", "regression", "ranking"]
 SMALL = {"min_data_in_leaf": 5, "num_leaves": 7}

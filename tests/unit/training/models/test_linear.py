@@ -20,7 +20,7 @@ from training.models.base import FitResult, load_family
 from training.models.linear import fitting
 from training.models.linear.family import LinearSettings
 from training.models.predictor import load_predictor
-from training.registry.ledger.registered import Registration
+from training.registry.ledger.version_weights import Registration
 
 TASKS = ["binary", "multiclass", "regression"]
 MODEL = "model: boosted_trees, seed: 3, epochs: 20, learning_rate: 0.3, settings: {max_depth: 3}"

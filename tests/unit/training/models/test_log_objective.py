@@ -13,7 +13,7 @@ from training.contracts import ExitCode
 from training.data.dataset.reader import DatasetReader
 from training.errors import SpecError
 from training.models.predictor import load_predictor
-from training.registry.ledger.registered import Registration
+from training.registry.ledger.version_weights import Registration
 
 pytestmark = pytest.mark.slow
 

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 
 FAMILY = """
 from training.spec.descriptors.families import NEURAL_ONLY, FamilyDescriptor
-from training.spec.types import Section
+from training.spec.scalar_types import Section
 
 
 class RidgeSettings(Section):

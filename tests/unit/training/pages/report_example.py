@@ -13,7 +13,7 @@ from tests.unit.training.registry.good_evaluation import CHAMPION
 from training.evaluation.record import EvaluationRecord
 from training.pages.evaluation import EvaluationPage, render_report
 from training.pages.plots import task_plots
-from training.registry.gates.case import Reason
+from training.registry.gates.interface import Reason
 from training.registry.gates.judging import Decision
 from training.spec.sections.evaluation import Evaluate
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from training.pages.validation import MAX_NIGHT_COLUMNS, NIGHT_HEIGHT, night_charts, render_report
-from training.validation.earlier_nights import MAX_NIGHTS, _age_hours, with_night
+from training.validation.earlier_runs import MAX_NIGHTS, _age_hours, with_night
 from training.validation.results import Findings
 
 

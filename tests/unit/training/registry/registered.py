@@ -14,7 +14,7 @@ import mlflow
 import pytest
 
 from training.contracts import canonical_json, sha256_hex
-from training.registry.ledger.registered import Noted, Registration, note
+from training.registry.ledger.version_weights import Noted, Registration, note
 from training.registry.mlflow.versions import make_version, register_candidate
 from training.registry.model.files import CLIENT_FILE
 from training.store import Store

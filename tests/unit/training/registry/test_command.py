@@ -23,7 +23,7 @@ from training.engine.tracking.mlflow_delivery import QUICK
 from training.errors import ExitCode, UnavailableError
 from training.registry.__main__ import main as check
 from training.registry.ledger.ledger import Entry, Ledger
-from training.registry.ledger.registered import Registration
+from training.registry.ledger.version_weights import Registration
 from training.registry.mlflow import mirror as mirror_module
 from training.registry.mlflow import repair
 from training.registry.mlflow.mirror import mirror

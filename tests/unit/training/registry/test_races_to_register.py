@@ -11,7 +11,7 @@ import mlflow
 import pytest
 
 from tests.unit.training.registry.scenes import at_once
-from training.registry.ledger.registered import Noted, note
+from training.registry.ledger.version_weights import Noted, note
 from training.registry.mlflow import versions as mlflow_versions
 from training.registry.mlflow.versions import WEIGHTS_TAG, register_candidate
 from training.store import Store

@@ -18,8 +18,8 @@ from training.registry.ledger.ledger import Ledger
 from training.registry.ledger.retention import LedgerRoots
 from training.retention.settings import Retention, load_retention
 from training.store import Store
-from training.store.collector import Collector
-from training.store.marking import Rules
+from training.store.garbage_collector import Collector
+from training.store.reachability import Rules
 
 main = command("gc")
 

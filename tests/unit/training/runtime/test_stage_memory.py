@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from training.errors import SpecError
-from training.runtime.memory import memory_limit_bytes
+from training.runtime.available_memory import memory_limit_bytes
 from training.runtime.stage_memory import ENGINE_SHARE, LEAST_ENGINE_BYTES, STAGE_MEMORY, engine_memory_bytes, stage_memory_bytes
 
 GIB = 2**30

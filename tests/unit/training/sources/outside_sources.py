@@ -21,7 +21,7 @@ from urllib.parse import unquote, urlsplit
 from training.errors import DataError
 from training.sources.source import PartContent, SourcePart
 from training.spec.descriptors.sources import Days, SourceDescriptor
-from training.spec.types import Section
+from training.spec.scalar_types import Section
 
 
 class SqliteSettings(Section):
@@ -48,7 +48,7 @@ class SqliteSource:
     def read(self, part, folder, *, limit_bytes):
         import pyarrow as pa
 
-        from training.sources.tables import ARROW_TYPES
+        from training.sources.arrow_schema import ARROW_TYPES
 
         columns = self.contract.columns
         fields = pa.schema([(name, ARROW_TYPES[column.type]) for name, column in columns.items()])

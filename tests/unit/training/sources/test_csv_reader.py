@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from training.errors import DataError
+from training.sources.arrow_schema import ARROW_TYPES, declared_columns
 from training.sources.csv_reader import read_csv, read_header
 from training.sources.table_contract import TableContract
-from training.sources.tables import ARROW_TYPES, declared_columns
 from training.spec.sections.data import Column
 
 TYPES = {"n": ARROW_TYPES["int64"], "x": ARROW_TYPES["double"], "t": ARROW_TYPES["timestamp"], "s": ARROW_TYPES["string"]}

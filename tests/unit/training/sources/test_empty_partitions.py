@@ -11,12 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from training.errors import DataError
-from training.sources.files import read_rows
+from training.sources.arrow_schema import ARROW_TYPES
 from training.sources.listing import list_source
 from training.sources.registry import source_of
+from training.sources.snapshot_files import read_rows
 from training.sources.source import SourcePart
 from training.sources.table_contract import TableContract
-from training.sources.tables import ARROW_TYPES
 from training.spec.sections.data import Column
 
 COLUMNS = {"id": Column(type="int64"), "sold": Column(type="timestamp")}

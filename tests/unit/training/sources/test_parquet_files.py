@@ -13,10 +13,10 @@ import pytest
 from pyarrow.parquet import encryption
 
 from training.errors import DataError
-from training.sources.files import part_as_is, read_rows
+from training.sources.arrow_schema import schema_hash
+from training.sources.snapshot_files import part_as_is, read_rows
 from training.sources.source import PartContent
 from training.sources.table_contract import TableContract
-from training.sources.tables import schema_hash
 from training.spec.sections.data import Column
 
 CONTRACT = TableContract(name="t", kind="parquet", columns={"id": Column(type="int64"), "s": Column(type="string")})

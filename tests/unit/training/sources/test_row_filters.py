@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from training.errors import DataError
+from training.sources.arrow_schema import ARROW_TYPES
 from training.sources.row_filters import selected
 from training.sources.table_contract import RowSample, TableContract
-from training.sources.tables import ARROW_TYPES
 from training.spec.sections.data import Column, Derived
 
 TYPES = {"id": "int64", "s": "string", "d": "date", "t": "timestamp", "b": "boolean"}

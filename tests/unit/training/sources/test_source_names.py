@@ -14,14 +14,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from training.errors import DataError
-from training.sources.files import part_of_rows, read_rows
-from training.sources.limits import decoded_bytes
+from training.sources.arrow_schema import ARROW_TYPES
 from training.sources.listing import list_source
 from training.sources.registry import source_of
 from training.sources.schema_changes import schema_changes
+from training.sources.size_limits import decoded_bytes
+from training.sources.snapshot_files import part_of_rows, read_rows
 from training.sources.source import SourcePart, SourceWindow
 from training.sources.table_contract import RowSample, TableContract
-from training.sources.tables import ARROW_TYPES
 from training.spec.sections.data import Column
 
 KINDS = ("csv", "jsonl", "parquet")

@@ -10,7 +10,7 @@ import pytest
 
 from devstack.shop import write_day
 from tests.unit.training.stages.night_bench import AS_OF, LAST, SEARCHES, Night, load
-from training.models.importing import load_and_score
+from training.models.isolated_import import load_and_score
 
 
 @pytest.fixture(scope="module")
@@ -36,5 +36,5 @@ def night(tmp_path: Path, shop: Path, monkeypatch: pytest.MonkeyPatch) -> Night:
 def loaded_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Models from outside are loaded in this process, which saves 1 or 2 s of CPU for each: for files that do not end it."""
     monkeypatch.setattr(
-        "training.stages.importing.load_apart", lambda artifact, cells, folder, _code_files: load_and_score(artifact, cells, folder)
+        "training.stages.external_model.load_apart", lambda artifact, cells, folder, _code_files: load_and_score(artifact, cells, folder)
     )

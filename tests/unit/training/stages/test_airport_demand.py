@@ -14,7 +14,7 @@ import pytest
 from tests.unit.training.stages.evaluate_bench import run_stage
 from training.contracts import ExitCode
 from training.data.dataset.reader import DatasetReader
-from training.registry.ledger.registered import Registration
+from training.registry.ledger.version_weights import Registration
 from training.runtime.provenance import CHECKOUT
 from training.sources.listing import listing_for
 from training.spec import parse_spec, resolve_uris

@@ -17,7 +17,7 @@ from training.data.features.classes import MAX_CLASSES
 from training.errors import DataError
 from training.evaluation import latency
 from training.models.shard_rows import num_classes
-from training.registry.ledger.registered import Registration
+from training.registry.ledger.version_weights import Registration
 from training.spec.descriptors.metrics import metrics_of
 
 pytestmark = pytest.mark.slow

@@ -17,7 +17,7 @@ from tests.unit.training.stages.evaluate_bench import run_stage
 from training.contracts import ExitCode, StageResult
 from training.data.dataset.reader import DatasetReader
 from training.models.predictor import load_predictor
-from training.registry.ledger.registered import Registration
+from training.registry.ledger.version_weights import Registration
 from training.runtime.provenance import CHECKOUT
 from training.sources.listing import listing_for
 from training.spec import PipelineSpec, parse_spec, resolve_uris

@@ -15,7 +15,7 @@ from tests.unit.training.stages.evaluate_bench import AS_OF, SPEC, orders, run_s
 from training.contracts import ExitCode, StageResult
 from training.data.dataset.reader import DatasetReader
 from training.evaluation import latency
-from training.registry.ledger.registered import Registration
+from training.registry.ledger.version_weights import Registration
 from training.sources.listing import listing_for
 from training.store import Store
 

@@ -16,7 +16,7 @@ import pytest
 from tests.unit.training.stages.evaluate_bench import AS_OF, NUM_ROWS, SPEC, EvaluateBench, orders
 from training.contracts import ExitCode
 from training.evaluation import latency
-from training.registry.ledger.registered import Registration
+from training.registry.ledger.version_weights import Registration
 
 TEXT = SPEC.replace("label: {column: LABEL}", "label: {column: LABEL, known_at: settled_at}").replace(
     "      days: {type: double, known: after}",

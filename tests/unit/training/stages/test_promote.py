@@ -14,8 +14,8 @@ from training.errors import UnavailableError
 from training.evaluation import latency
 from training.registry.ledger.decisions import answer_request, approved_findings
 from training.registry.ledger.ledger import Ledger
-from training.registry.ledger.registered import Registration
 from training.registry.ledger.retraining import retraining_lines
+from training.registry.ledger.version_weights import Registration
 
 pytestmark = pytest.mark.slow
 

@@ -141,7 +141,7 @@ def endless() -> bytes:
 
 def test_a_graph_that_never_ends_is_refused_for_good(bench: OutsideBench, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a process: the kernel ends it."""
-    monkeypatch.setattr("training.models.importing.MAX_CPU_SECONDS", 6)
+    monkeypatch.setattr("training.models.isolated_import.MAX_CPU_SECONDS", 6)
     error = bench.refused(endless(), "onnx", work="endless")
     assert (error["code"], "SIGXCPU" in error["message"]) == ("model.invalid", True), error
 

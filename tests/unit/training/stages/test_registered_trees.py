@@ -20,7 +20,7 @@ from training.data.features.transforms import FittedTransforms
 from training.evaluation import latency
 from training.models.predictor import load_predictor
 from training.registry.ledger.ledger import Ledger
-from training.registry.ledger.registered import Registration
+from training.registry.ledger.version_weights import Registration
 
 LATENCY = {str(batch): {"p50_ms": 1.0, "p95_ms": 2.0, "p99_ms": 3.0, "rows_per_second": 9.0, "waited_share": 0.0} for batch in (1, 256)}
 

@@ -18,7 +18,7 @@ from training.code.stages import stage_code
 from training.data.dataset.shard_writer import describe_layout
 from training.errors import SpecError
 from training.models.base import Artifact, FitResult, load_family
-from training.models.importing import load_apart
+from training.models.isolated_import import load_apart
 from training.models.predictor import load_predictor
 from training.models.torch_family import TorchFamily
 from training.runtime.provenance import CHECKOUT

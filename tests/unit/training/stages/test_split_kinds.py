@@ -13,7 +13,7 @@ from tests.unit.training.stages.evaluate_bench import EvaluateBench, orders
 from training.contracts import ExitCode
 from training.data.dataset.reader import DatasetReader
 from training.evaluation import latency
-from training.registry.ledger.registered import Registration
+from training.registry.ledger.version_weights import Registration
 
 pytestmark = pytest.mark.slow
 
@@ -159,7 +159,7 @@ def test_stratified_champion_whose_dataset_is_gone_or_of_most_test_rows_is_no_ba
     seat["bounds"] = bench.store.manifests.get(foreign.artifact_uri).meta["bounds"]
     bench.dataset_uri, before = uri, bench.dataset_uri
     with monkeypatch.context() as patch:
-        patch.setattr("training.evaluation.rivals.MIN_UNSEEN", 1.0)
+        patch.setattr("training.evaluation.compared_models.MIN_UNSEEN", 1.0)
         most = bench.evaluate(champion, {TIME: split}, work="stratified-most", champion=seat)[1]
     manifest = bench.store.manifests.get(foreign.artifact_uri)
     theirs = bench.store.manifests.get(bench.store.manifests.uri(manifest.meta["dataset"]))

@@ -17,7 +17,7 @@ from tests.unit.training.stages.evaluate_bench import SPEC, EvaluateBench, order
 from training.contracts import ExitCode, StageResult
 from training.data.dataset.reader import DatasetReader
 from training.evaluation import latency
-from training.registry.ledger.registered import Registration
+from training.registry.ledger.version_weights import Registration
 from training.registry.serving import _load_pyfunc
 
 SIZES = np.array(["small", "medium <b>", "large"])

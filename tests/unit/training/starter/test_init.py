@@ -19,7 +19,7 @@ from tests.unit.training.starter.orders_bench import NUM_ROWS, ROWS, START, csv_
 from training.contracts import ExitCode
 from training.evaluation.bootstrap.blocks import FEW_BLOCKS
 from training.starter.command import PROGRESS_SECONDS, progress
-from training.starter.drafts import FEW_TIMES
+from training.starter.pipeline_draft import FEW_TIMES
 
 main = command("init")
 

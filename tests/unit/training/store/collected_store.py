@@ -11,9 +11,9 @@ from typing import Any
 
 from training.contracts import RunIdentity, StageRequest, StageResult
 from training.store import Store, set_run_ref
-from training.store.collector import Collector
+from training.store.garbage_collector import Collector
 from training.store.leases import Lease
-from training.store.marking import Rules
+from training.store.reachability import Rules
 
 NOW = Rules(runs=timedelta(seconds=-5), attempts=timedelta(seconds=-5), grace=timedelta(0))
 """Everything is old at once: S3 knows the time of a change by the second."""

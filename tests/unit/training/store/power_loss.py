@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from training.store import local_files
-from training.store.local_files import LocalFiles
+from training.store import durable_writes
+from training.store.durable_writes import LocalFiles
 
 
 @dataclass(slots=True)
@@ -205,6 +205,6 @@ def recording(folder: Path) -> Iterator[Recorder]:
         return is_made
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(local_files, "os", recorder)
+        patch.setattr(durable_writes, "os", recorder)
         patch.setattr(LocalFiles, "create", answered)
         yield recorder

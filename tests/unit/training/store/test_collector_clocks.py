@@ -12,8 +12,8 @@ import pytest
 from tests.unit.training.store.collected_store import LONG, NOW, NoDecisions, collector_of, keys, make
 from training.errors import LeaseLostError, StoreError, UnavailableError
 from training.store import Store
-from training.store.collector import BEAT_SECONDS, DEAD_SECONDS, Collector
-from training.store.progress import INTERVAL_SECONDS
+from training.store.garbage_collector import BEAT_SECONDS, DEAD_SECONDS, Collector
+from training.store.scan_progress import INTERVAL_SECONDS
 
 
 def test_collection_that_failed_because_the_ledger_is_away_can_be_repeated_at_once(local: Store) -> None:

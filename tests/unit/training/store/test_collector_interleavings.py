@@ -14,10 +14,10 @@ from tests.unit.training.store.interleaving import Actor, MemoryStore, World
 from training.contracts import RunIdentity, StageResult
 from training.errors import LeaseError
 from training.store.addresses import StageAddress
-from training.store.collector import BEAT_SECONDS, DEAD_SECONDS, Collector
 from training.store.condemned import TAKEOVER_SECONDS, Condemned
+from training.store.garbage_collector import BEAT_SECONDS, DEAD_SECONDS, Collector
 from training.store.leases import Lease
-from training.store.marking import Marking, Rules, content_keys
+from training.store.reachability import Marking, Rules, content_keys
 
 RULES = Rules(runs=timedelta(days=2), attempts=timedelta(days=1), grace=timedelta(days=1))
 NUM_CONTENTS = 6

@@ -15,9 +15,9 @@ from tests.unit.training.store.power_loss import Disk, Recorder, recording
 from training.contracts import ExitCode
 from training.errors import DataError
 from training.store import StageAddress, Store
+from training.store.durable_writes import TOP_FOLDERS
 from training.store.launches import Launches
 from training.store.leases import HolderWatch, holder_of
-from training.store.local_files import TOP_FOLDERS
 from training.store.metric_journal import PREFIX, MetricJournal
 from training.store.refs import Ref
 

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from training.contracts import sha256_hex
+from training.sources.arrow_schema import schema_of
 from training.sources.table_contract import TableContract
-from training.sources.tables import schema_of
 from training.spec.sections.data import Column
 from training.store import Manifest
 from training.store.manifests import FileEntry

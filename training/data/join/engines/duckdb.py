@@ -24,7 +24,7 @@ from training.data.join.engines.scratch_frame import ScratchFrame, fit_by_batch
 from training.data.join.engines.spill import SpilledBytes
 from training.data.join.windows import WindowColumn
 from training.errors import DataError, NightshiftError, shown
-from training.runtime.machine_limits import machine_limit
+from training.runtime.exhausted_resources import machine_limit
 from training.runtime.stage_memory import ENGINE_SHARE, STAGE_MEMORY, engine_memory_bytes
 from training.sql.expressions import SPILL_FOLDER, columns_of, hardened, literal, quoted
 

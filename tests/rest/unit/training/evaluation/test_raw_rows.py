@@ -21,7 +21,7 @@ from training.data.dataset.reader import DatasetReader
 from training.data.features.classes import Classes, align_scores
 from training.data.features.transforms import FittedTransforms
 from training.errors import DataError
-from training.evaluation import checks, latency, measures, raw_rows
+from training.evaluation import latency, leakage_checks, measures, raw_rows
 from training.evaluation.raw_rows import RawRows
 from training.evaluation.rows import LabelledRows
 from training.models import torch_family
@@ -29,7 +29,7 @@ from training.models.predictor import Predictor, load_predictor
 from training.models.ranker.family import RankerSettings
 from training.models.ranker.module import FAMILY as RANKER
 from training.models.torch_family import Architecture
-from training.registry.ledger.registered import Registration
+from training.registry.ledger.version_weights import Registration
 from training.stages import evaluate
 
 pytestmark = pytest.mark.slow
@@ -182,7 +182,12 @@ class Alive:
 def alive(monkeypatch: pytest.MonkeyPatch) -> Alive:
     found = Alive()
     monkeypatch.setattr(dataset_reader, "pandas_rows", found.pandas_rows)
-    for module, name in ((raw_rows, "SCORED_ROWS"), (evaluate, "LATENCY_ROWS"), (measures, "MAX_IMPORTANCE_ROWS"), (checks, "MAX_ROWS")):
+    for module, name in (
+        (raw_rows, "SCORED_ROWS"),
+        (evaluate, "LATENCY_ROWS"),
+        (measures, "MAX_IMPORTANCE_ROWS"),
+        (leakage_checks, "MAX_ROWS"),
+    ):
         monkeypatch.setattr(module, name, BATCH)
     return found
 

@@ -17,9 +17,9 @@ from training.data.snapshot.builder import SnapshotPlan, take_snapshot
 from training.data.snapshot.label_delay import SplitRule
 from training.errors import DataError
 from training.runtime.provenance import CHECKOUT
+from training.sources.arrow_schema import schema_hash
 from training.sources.listing import list_source
 from training.sources.table_contract import RowSample, TableContract
-from training.sources.tables import schema_hash
 from training.spec.sections.data import Column, Derived
 from training.store import Manifest, Store
 

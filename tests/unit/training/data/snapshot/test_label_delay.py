@@ -10,7 +10,7 @@ import pytest
 
 from training.data.snapshot.label_delay import AFTER_TEST, SplitRule, split_bounds, split_lines, unknown_labels
 from training.errors import DataError
-from training.sources.files import LabelTimes
+from training.sources.snapshot_files import LabelTimes
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 END = START + timedelta(days=20)

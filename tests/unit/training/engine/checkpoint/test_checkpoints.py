@@ -20,7 +20,7 @@ from training.engine.checkpoint.writer import MAX_FAILED_SAVES
 from training.errors import LeaseLostError, NoUsableCheckpointError, SpecError, UnavailableError
 from training.runtime.context import StageContext
 from training.store.leases import Lease
-from training.store.marking import Rules
+from training.store.reachability import Rules
 
 META = {"step": 1, "epoch": 0}
 

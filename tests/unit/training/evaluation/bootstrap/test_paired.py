@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.scored import compare, group_ndcg, metric_value
 from training.evaluation.bootstrap.resampling import resampled_counts, resampled_means, resampled_parts, resampled_weights
-from training.evaluation.metrics import auc, errors, f1, metric
+from training.evaluation.metrics import auc, f1, metric, regression
 from training.evaluation.record import Comparison
 from training.spec.descriptors.metrics import DESCRIPTORS, is_lower_better
 
@@ -150,7 +150,7 @@ def test_quantile_of_drawn_values_is_that_of_the_values_written_out() -> None:
     values, drawn = generator.random(12), generator.multinomial(30, np.full(12, 1 / 12), size=20)
     for share in (0.5, 0.9, 0.99):
         expected = [np.quantile(np.repeat(values, counts), share) for counts in drawn]
-        assert errors._quantile(values, drawn, share * 29) == pytest.approx(expected)
+        assert regression._quantile(values, drawn, share * 29) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("name", ["median_absolute_error", "absolute_error_p99"])

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tests.unit.training.registry.good_evaluation import BLOCKS, PRIOR
 from tests.unit.training.registry.good_evaluation import CHAMPION as CHAMPION_SEAT
-from training.evaluation.checks import strongest_feature
+from training.evaluation.leakage_checks import strongest_feature
 from training.evaluation.measures import Measures
 from training.evaluation.record import Blocks, Comparison, EvaluationRecord
 from training.evaluation.rows import LabelledRows

@@ -19,7 +19,7 @@ from tests.unit.training.stages import evaluate_bench
 from tests.unit.training.stages.evaluate_bench import EvaluateBench
 from training.errors import DataError, SpecError
 from training.evaluation.record import EvaluationRecord
-from training.registry.gates.case import Case, Reason, judge_of
+from training.registry.gates.interface import Case, Reason, judge_of
 from training.registry.gates.judging import Decision, decide
 from training.spec.descriptors.families import own_packages
 from training.spec.descriptors.gate_descriptor import GateDescriptor
@@ -30,7 +30,7 @@ from training.spec.sections.evaluation import BUILT_IN_GATES, Evaluate
 
 GATE = """
 from training.spec.descriptors.gate_descriptor import GateDescriptor
-from training.spec.types import Section
+from training.spec.scalar_types import Section
 
 
 class SteadySettings(Section):

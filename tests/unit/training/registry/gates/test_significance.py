@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from training.evaluation.record import EvaluationRecord
-from training.registry.gates.case import Case
+from training.registry.gates.interface import Case
 from training.registry.gates.significance import significance
 from training.spec.sections.evaluation import Evaluate
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from training.errors import SpecError
 from training.spec import PipelineSpec, RunParameters, apply_overrides, params_schema, spec_part
 from training.spec.descriptors.families import FAMILIES
+from training.spec.scalar_types import parse_size
 from training.spec.sections.train import Train
-from training.spec.types import parse_size
 from training.stage_table import STAGES
 
 

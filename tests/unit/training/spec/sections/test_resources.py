@@ -7,7 +7,7 @@ from nightshift.execution.kubernetes.launch import launch_of
 from training.errors import SpecError
 from training.runtime.provenance import CHECKOUT
 from training.spec import PipelineSpec, freeze, load_spec, parse_spec, spec_part
-from training.spec.types import parse_size
+from training.spec.scalar_types import parse_size
 from training.stage_table import STAGES
 
 PATH = CHECKOUT / "dags" / "pipelines" / "search_ranking.yaml"

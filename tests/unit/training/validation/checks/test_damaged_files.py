@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.training.validation.damaged_snapshots import open_views, rules
 from training.errors import DataError, UnavailableError
-from training.sources.files import _open_parquet as open_parquet
+from training.sources.snapshot_files import _open_parquet as open_parquet
 from training.validation.all_checks import validate_snapshot
 from training.validation.checks.damaged_files import naming_damage
 

@@ -17,7 +17,7 @@ from training.errors import DataError
 from training.registry.ledger.decisions import find_version, holder_of
 from training.registry.ledger.findings import Findings
 from training.registry.ledger.ledger import Ledger
-from training.registry.ledger.registered import noted
+from training.registry.ledger.version_weights import noted
 from training.registry.mlflow import restoring
 from training.registry.mlflow.mirror import differences, mirror
 from training.registry.mlflow.restoring import origin_of

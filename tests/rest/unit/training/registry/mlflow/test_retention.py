@@ -16,8 +16,8 @@ from training.contracts import RunIdentity, StageRequest
 from training.engine.tracking.mlflow_journal import ID_TAG, Backlog, RunJournal
 from training.process import liveness
 from training.registry.ledger.ledger import Ledger
-from training.registry.ledger.registered import noted
 from training.registry.ledger.retention import LedgerRoots
+from training.registry.ledger.version_weights import noted
 from training.registry.mlflow.retention import forget, forget_notes
 from training.registry.mlflow.versions import register_candidate
 from training.store import Store

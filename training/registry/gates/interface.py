@@ -14,8 +14,8 @@ from training.registry.ledger.gate_outcomes import ReasonJson
 from training.spec.descriptors.gate_descriptor import GateDescriptor, Severity
 from training.spec.descriptors.gates import GATES
 from training.spec.registry import imported
+from training.spec.scalar_types import Section
 from training.spec.sections.evaluation import Evaluate
-from training.spec.types import Section
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from training.engine.node_files import _link
+from training.engine.node_cache import _link
 
 
 @pytest.mark.parametrize("number", [errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EXDEV, errno.EMLINK])
@@ -20,7 +20,7 @@ def test_file_system_without_hard_links_gets_copies(tmp_path: Path, monkeypatch:
     def refuse(*_arguments: Any, **_options: Any) -> NoReturn:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr("training.engine.node_files.os.link", refuse)
+    monkeypatch.setattr("training.engine.node_cache.os.link", refuse)
     _link(source, target)
 
     assert target.read_bytes() == b"rows"

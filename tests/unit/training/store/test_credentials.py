@@ -11,7 +11,7 @@ import pytest
 from training.errors import DeniedError, NightshiftError, SpecError
 from training.sources.listing import list_source
 from training.store import Store, s3
-from training.store.identity import CONFIGURED, EMULATOR, IDENTITY
+from training.store.credentials import CONFIGURED, EMULATOR, IDENTITY
 
 ACCOUNT = {"AZURE_STORAGE_ACCOUNT_NAME": "acme"}
 BUCKETS = ("s3://bucket/x", "gs://bucket/x", "az://container/x")

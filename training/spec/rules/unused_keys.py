@@ -12,9 +12,9 @@ from typing import Final
 
 from training.spec.descriptors.families import FAMILIES
 from training.spec.key_types import AUTO
-from training.spec.models import Alerts, Costs
+from training.spec.pipeline_spec import Alerts, Costs
 from training.spec.reader.yaml import Path
-from training.spec.rules.findings import Finding, Rule, findings
+from training.spec.rules.rule_problems import Finding, Rule, findings
 from training.spec.rules.training import num_shares
 from training.spec.sections.data import Data
 from training.spec.sections.drift import Drift, DriftLimits

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.training.stages.evaluate_bench import AS_OF, SPEC, EvaluateBench, spec_for
-from training.models.memory_floor import planned_limit_bytes, shortage
+from training.models.memory_check import planned_limit_bytes, shortage
 from training.runtime.stage_memory import STAGE_MEMORY, stage_memory_bytes
 from training.stages.check_data import check_data
 

@@ -3,7 +3,7 @@
 Libraries trust much of their files: the wrong number of a node makes XGBoost read memory that is not its own, and a graph may never end.
 So the process has limits of memory, of files and of CPU time, and the model must score some rows in it before it is one.
 
-python -m training.models.importing FOLDER PARENT_PID
+python -m training.models.isolated_import FOLDER PARENT_PID
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from training.format import figure
 from training.installation import PYTHON_PATH
 from training.models.base import Artifact, FitResult, Scorer, load_family
 from training.process.child import bind_to_parent
-from training.runtime.machine_limits import machine_limit
+from training.runtime.exhausted_resources import machine_limit
 from training.runtime.stage_memory import STAGE_MEMORY, stage_memory_bytes
 from training.spec import PipelineSpec
-from training.spec.models import freeze
+from training.spec.pipeline_spec import freeze
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ def load_apart(artifact: Artifact, cells: NDArray[np.int32], folder: Path, code_
     (folder / ASKED).write_bytes(canonical_json(asked))
     np.save(folder / CELLS, cells)
     environment = {**os.environ, PYTHON_PATH.name: os.pathsep.join(filter(None, sys.path))}
-    command = [sys.executable, "-m", "training.models.importing", str(folder), str(os.getpid())]
+    command = [sys.executable, "-m", "training.models.isolated_import", str(folder), str(os.getpid())]
     # A file: what it writes may be more than this process can hold.
     with (folder / ERRORS).open("w+b") as errors:
         code = subprocess.run(command, env=environment, stderr=errors, check=False).returncode

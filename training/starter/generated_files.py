@@ -10,12 +10,12 @@ from typing import Final
 
 from training.contracts import JsonValue
 from training.sql.expressions import literal, quoted
-from training.starter.cells import FoundColumn
-from training.starter.drafts import FEW_VALUES, Draft
-from training.starter.labels import PRIMARY
-from training.starter.scalars import duration, flow_list, scalar
+from training.starter.column_types import FoundColumn
+from training.starter.label_task import PRIMARY
+from training.starter.pipeline_draft import FEW_VALUES, Draft
 from training.starter.tables import FoundTable
 from training.starter.time_columns import EventTime
+from training.starter.yaml_scalars import duration, flow_list, scalar
 
 MOSTLY: Final = 0.95
 INDEPENDENT: Final = "each is independent of the others, which no time shows: else name what is, such as the customer"

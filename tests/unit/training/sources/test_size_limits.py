@@ -12,10 +12,10 @@ import pytest
 
 from training.data.snapshot.builder import SnapshotPlan, take_snapshot
 from training.errors import DataError, SpecError
-from training.runtime.memory import memory_limit_bytes
-from training.sources import files
-from training.sources.limits import DEFAULT_SHARE, TABLE_MEMORY, decoded_bytes, table_limit_bytes
+from training.runtime.available_memory import memory_limit_bytes
+from training.sources import snapshot_files
 from training.sources.listing import list_source
+from training.sources.size_limits import DEFAULT_SHARE, TABLE_MEMORY, decoded_bytes, table_limit_bytes
 from training.sources.table_contract import TableContract
 from training.spec.sections.data import Column
 from training.store import Store
@@ -56,7 +56,7 @@ def test_small_parquet_file_of_many_rows_is_refused_by_its_footer(
     path = write_bomb(tmp_path / "t/a.parquet")
     assert path.stat().st_size < 200_000
     monkeypatch.setenv(TABLE_MEMORY.name, "64MiB")
-    monkeypatch.setattr(files.pq.ParquetFile, "read", lambda *_args, **_named: pytest.fail("a row was read"))
+    monkeypatch.setattr(snapshot_files.pq.ParquetFile, "read", lambda *_args, **_named: pytest.fail("a row was read"))
     refused = refusal(tmp_path, contract(tmp_path, partitioned=partitioned), "2026-01-01" if partitioned else None)
     assert "8,000,000 rows, about 0.12 GiB in memory, limit 0.06 GiB" in refused.message
     assert TABLE_MEMORY.name in refused.hint
@@ -114,7 +114,7 @@ def test_small_parquet_file_of_a_repeated_long_text_is_refused_before_it_is_deco
     pq.write_table(pa.table({"id": pa.repeat(7, 1_000_000), "sold": sold, "text": codes}), path)
     assert path.stat().st_size < 50_000
     monkeypatch.setenv(TABLE_MEMORY.name, "64MiB")
-    monkeypatch.setattr(files.pq.ParquetFile, "read", lambda *_args, **_named: pytest.fail("the file was decoded"))
+    monkeypatch.setattr(snapshot_files.pq.ParquetFile, "read", lambda *_args, **_named: pytest.fail("the file was decoded"))
     table = contract(tmp_path, partitioned=partitioned)
     table = replace(table, columns={**table.columns, "text": Column(type="string")})
     assert "1,000,000 rows" in refusal(tmp_path, table, "2026-01-01" if partitioned else None).message

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, Field, ValidationError
 
 from training.contracts import JsonValue
 from training.errors import Problem, SpecError
+from training.spec.scalar_types import FROZEN, ONE_LINE, Day, FreeText, Line, Name, PositiveDuration, Section, TimeOfDay, refusal, told
 from training.spec.sections.data import Data, Prepare
 from training.spec.sections.evaluation import Evaluate
 from training.spec.sections.promotion import Promote
@@ -18,7 +19,6 @@ from training.spec.sections.timeout import Timeout
 from training.spec.sections.train import Train
 from training.spec.sections.tuning import Tune
 from training.spec.sections.validation import Validate
-from training.spec.types import FROZEN, ONE_LINE, Day, FreeText, Line, Name, PositiveDuration, Section, TimeOfDay, refusal, told
 from training.stage_table import STAGES, TABLE
 
 FORMAT_VERSION: Final = 1

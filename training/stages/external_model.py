@@ -25,7 +25,7 @@ from training.data.features.transforms_file import malformed
 from training.data.join.contract import LABEL
 from training.errors import DataError, NightshiftError, shown
 from training.models.base import Artifact, FitResult
-from training.models.importing import load_apart, unscored
+from training.models.isolated_import import load_apart, unscored
 from training.runtime.runner import StageContext
 from training.spec import PipelineSpec
 from training.spec.rules.leakage import Lateness

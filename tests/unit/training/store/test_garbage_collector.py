@@ -16,11 +16,11 @@ from training.contracts import StageResult
 from training.errors import LeaseHeldError, StoreError
 from training.runtime.provenance import CHECKOUT
 from training.store import Store, records, set_run_ref
-from training.store.collector import DEAD_SECONDS, Collector
 from training.store.condemned import TAKEOVER_SECONDS, Condemned
+from training.store.garbage_collector import DEAD_SECONDS, Collector
 from training.store.leases import Lease
-from training.store.marking import RULES, Rules, kept_checkpoints
 from training.store.metric_journal import trial_journal
+from training.store.reachability import RULES, Rules, kept_checkpoints
 
 
 def test_what_nothing_needs_is_deleted_after_its_address_and_a_grace_period(store: Store) -> None:

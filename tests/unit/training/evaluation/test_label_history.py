@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from tests.unit.training.evaluation.demand import demand, demand_spec
-from training.evaluation.history import MAX_SEASONS, Floats, History, Ints
+from training.evaluation.label_history import MAX_SEASONS, Floats, History, Ints
 
 CHANGES = {
     "spring": datetime(2026, 4, 2, tzinfo=UTC),

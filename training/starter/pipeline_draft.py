@@ -9,16 +9,16 @@ from typing import Final
 
 from training.errors import DataError
 from training.sql.expressions import quoted
-from training.starter.cells import FoundColumn
-from training.starter.choices import Choices
+from training.starter.column_names import free
+from training.starter.column_types import FoundColumn
+from training.starter.command_options import Choices
 from training.starter.keys import KEY_TYPES, is_unique, key_of, may_be_id, num_values
-from training.starter.labels import GuessedLabel
-from training.starter.leaks import suspects
-from training.starter.names import free
-from training.starter.scalars import duration, flow_list, scalar
+from training.starter.label_task import GuessedLabel
+from training.starter.leakage import suspects
 from training.starter.splits import DAY, span_of, split_of
 from training.starter.tables import FoundTable, Report
 from training.starter.time_columns import EventTime, times_of
+from training.starter.yaml_scalars import duration, flow_list, scalar
 
 FEW_VALUES: Final = 50
 FEW_TIMES: Final = 8
@@ -30,7 +30,7 @@ WEEK: Final = timedelta(days=7)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Draft:
-    """A pipeline that `texts` writes down."""
+    """A pipeline that `generated_files` writes down."""
 
     label: GuessedLabel
     key: Sequence[str]

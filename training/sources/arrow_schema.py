@@ -14,7 +14,7 @@ import pyarrow as pa
 from training.contracts import canonical_json, sha256_hex
 from training.errors import DataError, shown
 from training.sources.table_contract import TableContract
-from training.spec.types import COLUMN_RULE
+from training.spec.scalar_types import COLUMN_RULE
 
 ARROW_TYPES: Final[Mapping[str, pa.DataType]] = {
     "int8": pa.int8(),

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from training.errors import DataError
 from training.installation import Variable
-from training.runtime.memory import memory_limit_bytes
+from training.runtime.available_memory import memory_limit_bytes
 from training.runtime.stage_memory import size_of
 
 TABLE_MEMORY: Final = Variable(

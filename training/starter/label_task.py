@@ -8,7 +8,7 @@ from typing import Final
 
 from training.errors import DataError, shown
 from training.sql.expressions import literal, quoted
-from training.starter.cells import FoundColumn
+from training.starter.column_types import FoundColumn
 from training.starter.tables import FoundTable
 
 MAX_CLASSES: Final = 1_000

@@ -19,9 +19,9 @@ from training.store import Store
 from training.store.bucket import Listed
 from training.store.collection_report import CollectionReport
 from training.store.condemned import TAKEOVER_SECONDS, Condemned, Mark
-from training.store.marking import Marked, Marking, Rules, Unit, units
-from training.store.progress import INTERVAL_SECONDS, Progress, Say
+from training.store.reachability import Marked, Marking, Rules, Unit, units
 from training.store.refs import Ref
+from training.store.scan_progress import INTERVAL_SECONDS, Progress, Say
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ import pytest
 
 from training.errors import NightshiftError
 from training.models.base import Artifact
-from training.models.importing import load_apart
+from training.models.isolated_import import load_apart
 from training.runtime.provenance import CHECKOUT
 from training.spec import load_spec
 

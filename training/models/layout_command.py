@@ -16,8 +16,8 @@ from training.command_line import describe
 from training.contracts import ExitCode
 from training.errors import Problem, SpecError, shown
 from training.spec.reader.loader import load_spec
+from training.spec.scalar_types import parse_size
 from training.spec.sections.train import Parallel
-from training.spec.types import parse_size
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -38,8 +38,8 @@ def _plan(options: argparse.Namespace) -> int:
     from training.large.planning.devices import parse_devices
     from training.large.planning.report import json_of, text_of
     from training.models.base import load_family
-    from training.models.planned import judgement, plan_of, planned_features
     from training.models.torch_family import TorchFamily
+    from training.models.training_plan import judgement, plan_of, planned_features
 
     try:
         memory = None if options.memory is None else _size(options.memory)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from training.sql.expressions import quoted
-from training.starter.cells import FoundColumn
+from training.starter.column_types import FoundColumn
 from training.starter.tables import FoundTable, Report
 
 SURE: Final = 0.98

@@ -15,7 +15,7 @@ EXPLOSION_STEPS: Final = 20
 MEMORY_STEPS: Final = 100
 
 
-class Watchdog:
+class DivergenceGuard:
     """Watches one rank's loss and the gang's gradient norm."""
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from training.contracts import RunIdentity, StageRequest, StageResult, Usage
 from training.runtime.provenance import CHECKOUT
-from training.runtime.usage import UsageMeter, usage_text
+from training.runtime.resource_usage import UsageMeter, usage_text
 from training.spec import freeze, load_spec
 from training.store import Store
 
@@ -147,7 +147,7 @@ def process_files(proc: Path, pid: int, *, name: str, threads: dict[str, str | N
 
 
 def test_children_of_other_threads_count_when_a_thread_ends_during_the_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("training.runtime.usage.PROC", tmp_path)
+    monkeypatch.setattr("training.runtime.resource_usage.PROC", tmp_path)
     process_files(tmp_path, os.getpid(), name="stage", threads={"1": None, "2": "7", "3": None})
     process_files(tmp_path, 7, name="child", threads={"7": None})
     monkeypatch.setattr(Path, "iterdir", lambda folder: iter(sorted(Path(entry) for entry in os.scandir(folder))))
@@ -156,7 +156,7 @@ def test_children_of_other_threads_count_when_a_thread_ends_during_the_look(tmp_
 
 
 def test_process_whose_name_is_a_superscript_digit_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("training.runtime.usage.PROC", tmp_path)
+    monkeypatch.setattr("training.runtime.resource_usage.PROC", tmp_path)
     process_files(tmp_path, os.getpid(), name="²", threads={"1": ""})
     monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
     assert UsageMeter().usage().peak_memory_bytes == 1024

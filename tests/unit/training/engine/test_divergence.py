@@ -1,4 +1,4 @@
-"""The watchdog: what ends a training before the optimizer takes the step, and what does not."""
+"""The divergence guard: what ends a training before the optimizer takes the step, and what does not."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from torch import nn
 
 from tests.unit.training.engine.loop_bench import Line, LoopBench, after_each_step, squares
 from training.data.dataset.loader import Batch
-from training.engine.watchdog import EXPLOSION_STEPS, MEMORY_STEPS, Watchdog
+from training.engine.divergence import EXPLOSION_STEPS, MEMORY_STEPS, DivergenceGuard
 from training.errors import DivergedError
 
 
-def watched(losses: list[float], *, grad_norm: float = 1.0) -> Watchdog:
-    """Return a watchdog that has looked at these losses."""
-    watchdog = Watchdog()
+def watched(losses: list[float], *, grad_norm: float = 1.0) -> DivergenceGuard:
+    """Return a guard that has looked at these losses."""
+    guard = DivergenceGuard()
     for step, loss in enumerate(losses):
-        watchdog.check(step, loss, grad_norm)
-    return watchdog
+        guard.check(step, loss, grad_norm)
+    return guard
 
 
 @pytest.mark.parametrize(("loss", "grad_norm"), [(math.nan, 1.0), (math.inf, 1.0), (1.0, math.nan), (1.0, math.inf)])
@@ -33,17 +33,17 @@ def test_loss_or_gradient_norm_that_is_not_finite_ends_the_training_at_once(loss
 
 
 def test_message_shows_the_last_five_gradient_norms(bench: LoopBench) -> None:
-    watchdog = Watchdog()
+    guard = DivergenceGuard()
     for step in range(8):
-        watchdog.check(step, 1.0, step + 1 / 3)
+        guard.check(step, 1.0, step + 1 / 3)
     with pytest.raises(DivergedError, match=r"before: \[3\.333333, 4\.333333, 5\.333333, 6\.333333, 7\.333333\]"):
-        watchdog.check(8, math.nan, 1.0)
+        guard.check(8, math.nan, 1.0)
 
 
 def test_twenty_steps_in_a_row_above_a_thousand_times_the_median_end_the_training() -> None:
-    watchdog = watched([0.5] * MEMORY_STEPS + [501.0] * (EXPLOSION_STEPS - 1))
+    guard = watched([0.5] * MEMORY_STEPS + [501.0] * (EXPLOSION_STEPS - 1))
     with pytest.raises(DivergedError) as caught:
-        watchdog.check(119, 501.0, 1.0)
+        guard.check(119, 501.0, 1.0)
     assert caught.value.code == "loss.exploded"
     assert caught.value.message == "step 119: loss 501 is over 1000 times the median 0.5, 20 consecutive steps"
     assert "train.learning_rate" in caught.value.hint
@@ -77,9 +77,9 @@ def test_exploded_losses_do_not_raise_the_median_that_they_are_judged_by() -> No
     losses = [1.0] * 100
     for _ in range(6):
         losses += [5000.0] * 19 + [1.0]
-    watchdog = watched(losses + [1500.0] * 19)
+    guard = watched(losses + [1500.0] * 19)
     with pytest.raises(DivergedError, match="median 1, 20 consecutive steps"):
-        watchdog.check(0, 1500.0, 1.0)
+        guard.check(0, 1500.0, 1.0)
 
 
 def failing_at(step: int, value: float) -> Any:

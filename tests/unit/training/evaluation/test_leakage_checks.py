@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from training.evaluation.checks import is_constant, overlap, prediction_drift, strongest_feature
+from training.evaluation.leakage_checks import is_constant, overlap, prediction_drift, strongest_feature
 from training.evaluation.measures import Measures
 from training.evaluation.raw_rows import hashes_of
 from training.evaluation.rows import LabelledRows

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 from training.spec.rules.names import ENGINE_COLUMNS
-from training.spec.types import COLUMN_RULE
+from training.spec.scalar_types import COLUMN_RULE
 
 MAX_LENGTH: Final = 100
 LETTERS: Final = {"ß": "ss", "æ": "ae", "ø": "o", "ł": "l", "đ": "d", "þ": "th", "œ": "oe", "%": " percent ", "&": " and ", "#": " no "}

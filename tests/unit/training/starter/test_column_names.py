@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from training.starter.files import files_of
-from training.starter.names import identifiers
+from training.starter.column_names import identifiers
+from training.starter.table_files import files_of
 
 
 @pytest.mark.parametrize(
