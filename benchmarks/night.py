@@ -207,11 +207,15 @@ def run_stages() -> None:
         stage = order["stage"]
         inputs = {name: results[maker] for name, maker in needs_of(stage, resolved.spec).items()}
         work = work_of(stage, resolved, inputs, nonce="", settings=settings)
-        address = resolved.store.address(resolved.spec.name, stage, work.fingerprint)
+        # A base may be of before `work_of` was without writes.
+        fingerprint = work.id if hasattr(work, "id") else work.fingerprint
+        if hasattr(work, "pin"):
+            work.pin(resolved.store)
+        address = resolved.store.address(resolved.spec.name, stage, fingerprint)
         request = StageRequest(
             pipeline=resolved.spec.name,
             stage=stage,
-            fingerprint=work.fingerprint,
+            fingerprint=fingerprint,
             attempt_id=new_attempt_id(),
             store_uri=resolved.store.root_uri,
             spec_uri=resolved.spec_uri,

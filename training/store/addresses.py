@@ -92,12 +92,12 @@ class StageAddress:
         Raises:
             StoreError: `record.damaged`, `record.newer`, or `result.mismatch` for the result of other work.
         """
-        result = self._result()
+        result = self.committed()
         if result is None:
             return None
         if self.claim():
             # The collector was about to drop the address, and may have done so.
-            result = self._result()
+            result = self.committed()
         if result is not None and not self._has_artifact(result):
             logger.warning("%s is done, but its artifact %s is missing: the work is done again", self.uri, result.artifact_uri)
             return None
@@ -108,7 +108,12 @@ class StageAddress:
         key = StoreUri(result.artifact_uri).content_key
         return key is None or self._bucket.exists(key)
 
-    def _result(self) -> StageResult | None:
+    def committed(self) -> StageResult | None:
+        """Return the committed result without a claim on it: the collector may delete it, and its artifact, at any time.
+
+        Raises:
+            StoreError: as `result`.
+        """
         value, uri = self._find("_RESULT.json", RESULT_HINT), self._bucket.uri(f"{self._prefix}/_RESULT.json")
         if value is None:
             return None
@@ -131,7 +136,7 @@ class StageAddress:
         data = records.encode(key, result.to_xcom())
         if self._bucket.create_own(key, data):
             return True
-        found = self._result()
+        found = self.committed()
         if found is not None and self._has_artifact(found):
             return False
         self._bucket.replace(key, data)

@@ -13,6 +13,7 @@ from nightshift.execution.outcomes import Action, StageEndedError, Verdict
 from nightshift.resolved_run import ResolvedRun
 from nightshift.settings import Settings
 from nightshift.work import Work
+from training.code.closure import Code
 from training.contracts import JsonObject, RunIdentity, Scalar, StageRequest, StageResult
 from training.errors import Problem, SpecError, shown
 from training.spec import PipelineSpec
@@ -37,10 +38,7 @@ class StageTask:
 
     run: RunIdentity
     resolved: ResolvedRun
-    stage: str
     work: Work
-    address: StageAddress
-    """Of the work."""
     operator: BaseOperator
     """The task's own: what a backend makes in its place (`Backend.operators`)."""
     context: Context
@@ -53,8 +51,8 @@ class StageTask:
         """Return the request of a new attempt; `parameters` are added to the work's own."""
         return StageRequest(
             pipeline=self.resolved.spec.name,
-            stage=self.stage,
-            fingerprint=self.work.fingerprint,
+            stage=self.work.stage,
+            fingerprint=self.work.id,
             attempt_id=attempt_id,
             store_uri=self.resolved.store.root_uri,
             spec_uri=self.resolved.spec_uri,
@@ -63,8 +61,8 @@ class StageTask:
             parameters={**self.work.parameters, **parameters},
             run=self.run,
             takeover_epoch=takeover_epoch,
-            code_version=self.work.code_version,
-            code_files=self.work.code_files,
+            code_version=self.work.code.version,
+            code_files=self.work.code.files,
         )
 
 
@@ -158,23 +156,24 @@ def backend_of(settings: Settings) -> Backend:
     return backend(settings)
 
 
-def work_at(address: StageAddress) -> Work:
-    """Return the work of an address as its newest launch was given it: sources and champions move on while a task waits for it.
+def work_at(folder: StageAddress) -> Work:
+    """Return the work of a folder as its newest launch was given it: sources and champions move on while a task waits for it.
 
     Raises:
         StageEndedError: there is no launch.
     """
-    launches = Launches(address).all()
+    launches = Launches(folder).all()
     if not launches:
-        verdict = Verdict(action=Action.RETRY, reason=f"the launches of {address.uri} are missing", code="launch.missing")
+        verdict = Verdict(action=Action.RETRY, reason=f"the launches of {folder.uri} are missing", code="launch.missing")
         raise StageEndedError(verdict)
-    request = address.request(launches[-1].attempt_id)
+    request = folder.request(launches[-1].attempt_id)
     return Work(
-        fingerprint=request.fingerprint,
+        stage=request.stage,
+        id=request.fingerprint,
+        folder=folder,
         inputs=request.inputs,
         parameters={name: value for name, value in request.parameters.items() if name != ELASTIC},
-        code_version=request.code_version,
-        code_files=request.code_files,
+        code=Code(version=request.code_version, files=request.code_files),
     )
 
 

@@ -73,7 +73,7 @@ class LocalBackend(Backend):
     def run(self, task: StageTask, event: JsonObject | None = None) -> StageResult:
         """Find the work's result, or start attempts until there is one or the budget is spent."""
         del event
-        found = task.address.result()
+        found = task.work.folder.result()
         done = Relaunches()
         while found is None:
             takeover_epoch, found = wait_for_others(task)
@@ -81,7 +81,7 @@ class LocalBackend(Backend):
                 break
             verdict = self._attempt(task, takeover_epoch)
             if verdict is None:
-                found = task.address.result()
+                found = task.work.folder.result()
                 if found is not None:
                     break
                 verdict = Verdict(action=Action.RELAUNCH, reason="the result is missing", code="result.missing")
@@ -89,9 +89,9 @@ class LocalBackend(Backend):
                 raise _stopped(f"stopped while it ran: {verdict.reason}")
             if verdict.action is Action.WAIT:
                 continue
-            relaunch = next_relaunch(verdict, done, task.resolved.spec, task.stage)
+            relaunch = next_relaunch(verdict, done, task.resolved.spec, task.work.stage)
             done = done.with_one(relaunch)
-            task.warn(f"{relaunch.words}; {resumption(task.address)}")
+            task.warn(f"{relaunch.words}; {resumption(task.work.folder)}")
             time.sleep(relaunch.pause_seconds)
         return found
 
@@ -104,22 +104,22 @@ class LocalBackend(Backend):
     def _attempt(self, task: StageTask, takeover_epoch: int) -> Verdict | None:
         """Run one attempt; return None when its result is there."""
         request = task.request(attempt_id=new_attempt_id(), takeover_epoch=takeover_epoch)
-        uri = task.address.write_request(request)
-        task.say(f"to repeat it by hand: python -m training.stages.{task.stage} {uri}")
+        uri = task.work.folder.write_request(request)
+        task.say(f"to repeat it by hand: python -m training.stages.{task.work.stage} {uri}")
         launcher = self._launcher = LocalLauncher(self._settings)
         if self._stopped:
             raise _stopped("stopped before it began")
         ended = launcher.launch(uri, request, task.resolved.spec, task.say)
         task.say(f"attempt {request.attempt_id} ended with {ended.exit_code} after {ended.seconds:.1f} s")
-        if task.address.result() is not None:
+        if task.work.folder.result() is not None:
             return None
-        verdict = judge(ended, error_of_ended(task.address, request.attempt_id, ended.exit_code))
+        verdict = judge(ended, error_of_ended(task.work.folder, request.attempt_id, ended.exit_code))
         return replace(verdict, reason=f"{verdict.reason}; {memory_text(ended)}") if verdict.action is Action.RELAUNCH_ONCE else verdict
 
 
 def wait_for_others(task: StageTask) -> tuple[int, StageResult | None]:
     """Wait while an attempt of another run is alive; return (the epoch that may be taken over, a result that appeared)."""
-    watch = HolderWatch(task.address, owner=task.run.owner)
+    watch = HolderWatch(task.work.folder, owner=task.run.owner)
     said_at = -SAY_EVERY_SECONDS
     known = -1
     while True:
@@ -127,7 +127,7 @@ def wait_for_others(task: StageTask) -> tuple[int, StageResult | None]:
         # A result is committed between two entries of the journal: while none is new, there is none to look for.
         if holder is None or watch.known != known:
             known = watch.known
-            found = task.address.result()
+            found = task.work.folder.result()
             if found is not None or holder is None:
                 return takeover_epoch, found
         if time.monotonic() - said_at >= SAY_EVERY_SECONDS:

@@ -16,7 +16,7 @@ from nightshift.operators.stage import StageOperator
 from nightshift.resolved_run import ResolvedRun, check_settled
 from nightshift.settings import Settings
 from nightshift.work import Work
-from training.contracts import JsonObject, JsonValue, RunIdentity, StageResult, fingerprint, require_result
+from training.contracts import JsonObject, JsonValue, RunIdentity, StageResult, require_result
 from training.process.waiting import waiting_for_database
 from training.spec.pipeline_spec import Alerts
 
@@ -70,10 +70,6 @@ class PromoteOperator(StageOperator):
     def work(self, context: Context, resolved: ResolvedRun, settings: Settings, *, nonce: str) -> Work:
         """Return the work, with the user who started the run, who may be barred from approving it."""
         work = super().work(context, resolved, settings, nonce=nonce)
-        if (missing := _unknown_decision(work, resolved, settings)) is not None:
-            # The ledger is an earlier one, or another one, than the store's result says: it is decided there, too.
-            self.log.warning("%s", missing)
-            work = super().work(context, resolved, settings, nonce=_newest_key(settings, self.model))
         started_by = getattr(context["dag_run"], "triggering_user_name", None)
         return replace(work, parameters={**work.parameters, "triggered_by": started_by})
 
@@ -127,8 +123,8 @@ class FollowOperator(PromoteOperator):
         entry = self._entry
         # With the time: a restored ledger may take the same order once more, which MLflow has to follow once more.
         decided_at = f"{entry.decided_at.timestamp():.6f}"
-        key = fingerprint("promote", spec_part={}, code_version="", inputs={"follow": entry.key, "decided_at": decided_at})
-        return Work(fingerprint=key, inputs={}, parameters={"order": {"kind": "follow", "key": entry.key}})
+        covered = {"follow": entry.key, "decided_at": decided_at}
+        return Work.of(resolved, self.stage, covered, parameters={"order": {"kind": "follow", "key": entry.key}})
 
     def _evidence(self) -> JsonObject:
         """Return the evidence of the decision, or of the newest one before it that says which spec it was made with."""
@@ -144,32 +140,12 @@ class CanaryDecisionOperator(PromoteOperator):
     def work(self, context: Context, resolved: ResolvedRun, settings: Settings, *, nonce: str) -> Work:
         judged = require_result(context["ti"].xcom_pull(task_ids="canary"), stage="canary")
         covered = {"model": self.model, "evaluation": judged.digest}
-        # Time is part of the verdict: each look is separate work.
-        key = fingerprint("promote", spec_part={}, code_version="", inputs=covered, nonce=context["run_id"])
         # The clock of the host that settled `as_of` may be minutes ahead; a canary's time passes by this one.
         order = {"kind": "canary", "now": min(resolved.as_of, datetime.now(UTC)).isoformat()}
-        report = judged.reports.get("canary")
-        return Work(fingerprint=key, inputs={"evaluation": judged.artifact_uri}, parameters={"order": order, "report_uri": report})
-
-
-def _unknown_decision(work: Work, resolved: ResolvedRun, settings: Settings) -> str | None:
-    """Return what a result in the store says that the ledger does not have; None where they agree, or where there is no result."""
-    from training.registry.ledger.ledger import Ledger
-
-    found = resolved.store.address(resolved.spec.name, "promote", work.fingerprint).result()
-    if found is None:
-        return None
-    said = found.scalars
-    kept = Ledger(settings.database_url).decision(str(said.get("model")), str(said.get("key")))
-    if kept is not None and (kept.outcome, kept.action) == (said.get("decision"), said.get("action")):
-        return None
-    return f"the store has the decision {said.get('decision')} ({said.get('action')}) of {found.run.owner}, the ledger does not"
-
-
-def _newest_key(settings: Settings, model: str) -> str:
-    from training.registry.ledger.ledger import Ledger
-
-    return next((entry.key for entry in Ledger(settings.database_url).newest_first(model)), "no decision")
+        parameters = {"order": order, "report_uri": judged.reports.get("canary")}
+        inputs = {"evaluation": judged.artifact_uri}
+        # Time is part of the verdict: each look is separate work.
+        return Work.of(resolved, self.stage, covered, nonce=context["run_id"], inputs=inputs, parameters=parameters)
 
 
 def _is_past(found: StageResult) -> bool:

@@ -21,7 +21,7 @@ from nightshift.operators.stage import StageOperator, task_errors
 from nightshift.resolved_run import ResolvedRun
 from nightshift.settings import Settings
 from nightshift.work import Work
-from training.contracts import JsonValue, RunIdentity, StageResult, fingerprint
+from training.contracts import JsonValue, RunIdentity, StageResult
 from training.errors import NightshiftError, SpecError
 from training.process.waiting import waiting_for_database
 from training.registry.ledger.version_weights import model_id_of, noted
@@ -100,8 +100,7 @@ class RepairOperator(StageOperator):
         retention = self._retention()
         if retention is not None:
             parameters["forget_before"] = (datetime.now(UTC) - retention.runs).date().isoformat()
-        key = fingerprint("promote", spec_part={}, code_version="", inputs={"repair": "all models"}, nonce=_run_id(context))
-        return Work(fingerprint=key, inputs={}, parameters=parameters)
+        return Work.of(resolved, self.stage, {"repair": "all models"}, nonce=_run_id(context), parameters=parameters)
 
     def finish(self, context: Context, found: StageResult, run: RunIdentity) -> dict[str, JsonValue]:
         """Note when everything was compared, and return the result for XCom."""

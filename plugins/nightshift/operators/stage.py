@@ -109,18 +109,16 @@ class StageOperator(BaseOperator):
         *,
         event: JsonObject | None = None,
     ) -> StageResult:
-        """Have the backend do the work, and return its result; or defer, where the work runs without this task.
+        """Pin the work, have the backend do it, and return its result; or defer, where the work runs without this task.
 
         Raises:
             StageEndedError: it ended without a result, and this try does not start it again.
         """
-        address = resolved.store.address(resolved.spec.name, self.stage, work.fingerprint)
+        work.pin(resolved.store)
         task = StageTask(
             run=run,
             resolved=resolved,
-            stage=self.stage,
             work=work,
-            address=address,
             operator=self,
             context=context,
             say=self._say,
@@ -142,7 +140,7 @@ class StageOperator(BaseOperator):
                 # Of the run that trained: this run may have found its result.
                 copy_metrics(found.pipeline, str(journal_name(self.stage, found.run.run_id, work.parameters)))
             return found
-        self._waits_for = (found.trigger, work.fingerprint)
+        self._waits_for = (found.trigger, work.id)
         self.invoke_defer_method()
 
     def invoke_defer_method(self, last_log_time: object = None, context: Context | None = None) -> NoReturn:

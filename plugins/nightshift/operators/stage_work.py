@@ -1,22 +1,25 @@
-"""What a stage's work is: its inputs, its parameters, and so its fingerprint. Computed before anything starts."""
+"""What a stage's work is: its inputs, its parameters, and so its id. Looked up before anything starts, and without a write to the store.
+
+A stage whose work depends on its inputs, its sections of the spec and its code alone needs no line here: its row in
+`training.stage_table` says it all. What else is to be looked up for a stage is a function of `_LOOK_UPS`.
+"""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict
-from typing import TYPE_CHECKING
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
 
 from nightshift.execution.backend import backend_of
+from nightshift.execution.code_version import code_of, families_of
+from nightshift.operators.study_work import StudyWork
 from nightshift.resolved_run import ResolvedRun
 from nightshift.settings import Settings
-from nightshift.work import Work
+from nightshift.work import RefPin, Work
 from training.code.closure import Code
-from training.code.stages import stage_code
 from training.contracts import JsonObject, JsonValue, StageResult, canonical_json, fingerprint, sha256_hex
-from training.errors import DataError, DeniedError
 from training.evaluation.record import Rival
-from training.runtime.provenance import given_code_version
 from training.sources.listing import listing_for, previous_snapshot, profile_ref_name
 from training.spec import PipelineSpec, spec_part
 from training.spec.fingerprints import import_part
@@ -25,8 +28,9 @@ from training.store import Store
 from training.store.addresses import StoreUri
 
 if TYPE_CHECKING:
-    from training.registry.ledger.gate_outcomes import ApprovedFinding
-    from training.registry.ledger.ledger import AliasHolder
+    from training.registry.ledger.ledger import AliasHolder, Ledger
+
+logger = logging.getLogger(__name__)
 
 
 def needs_of(stage: str, spec: PipelineSpec) -> dict[str, str]:
@@ -35,7 +39,7 @@ def needs_of(stage: str, spec: PipelineSpec) -> dict[str, str]:
 
 
 def work_of(stage: str, resolved: ResolvedRun, results: Mapping[str, StageResult], *, nonce: str, settings: Settings) -> Work:
-    """Return the work of `stage`.
+    """Return the work of `stage`. The store is read and not written: `Work.pin` writes what has to be there before the work starts.
 
     Args:
         results: by input name, as `needs_of` lists them.
@@ -44,134 +48,224 @@ def work_of(stage: str, resolved: ResolvedRun, results: Mapping[str, StageResult
     Raises:
         NightshiftError: sources, ledger or store do not answer.
     """
-    spec = resolved.spec
-    parameters, covered = _looked_up(stage, resolved, results, settings)
-    inputs = {name: result.artifact_uri for name, result in results.items()}
-    if stage == "promote":
-        name = fingerprint(stage, spec_part={}, code_version="", inputs=covered, nonce=nonce)
-        return Work(fingerprint=name, inputs=inputs, parameters=parameters)
-    if stage == "evaluate":
-        return _evaluation(spec, resolved.store, results, parameters, settings=settings, nonce=nonce)
-    code = code_of(spec, stage, settings, families=families_of(resolved.store, parameters))
-    # Nothing of the spec is in a model from outside but what its family is made with.
-    part = import_part(spec) if stage == "train" and resolved.artifact is not None else spec_part(spec, stage)
-    key = fingerprint(stage, spec_part=part, code_version=code.version, inputs=covered, nonce=nonce)
-    return Work(fingerprint=key, inputs=inputs, parameters=parameters, code_version=code.version, code_files=code.files)
+    return _LOOK_UPS.get(stage, _inputs_alone)(StageOfRun(stage, resolved, results, nonce, settings))
 
 
-def _looked_up(
-    stage: str, resolved: ResolvedRun, results: Mapping[str, StageResult], settings: Settings
-) -> tuple[dict[str, object], dict[str, object]]:
-    """Return (the request's parameters, what the fingerprint covers besides spec and code)."""
-    spec = resolved.spec
-    if stage == "ingest" and resolved.snapshot is not None:
-        chosen = resolved.snapshot
-        return {"snapshot": chosen.uri}, {"as_of": resolved.as_of.isoformat(), "snapshot": chosen.digest}
-    if stage == "ingest":
-        listing = listing_for(spec, resolved.as_of)
-        return {"listing": listing}, {"as_of": resolved.as_of.isoformat(), "listing": listing}
-    if stage == "validate":
-        return _validation(resolved, results["snapshot"], settings)
-    if stage == "prepare":
-        return {}, {"snapshot": results["snapshot"].digest}
-    if stage == "train":
-        return _training(resolved, results, settings)
-    if stage == "tune":
-        raise ValueError("the work of `tune` is nightshift.operators.study's")
-    if stage == "evaluate":
-        return _tracking_of(resolved.store, results["model"]), {}
-    if stage == "canary":
-        rivals, since = rivals_of(spec, settings), canary_since(spec, settings)
-        verdict = {"canary_since": since, "canary_approved": canary_approved(spec, settings)}
-        return {**rivals, **verdict}, {"dataset": results["dataset"].digest, "seats": rivals}
-    if stage == "promote":
-        return _promotion(resolved, results, settings)
-    return {}, {name: result.digest for name, result in results.items()}
+@dataclass(frozen=True, slots=True)
+class StageOfRun:
+    """A stage of one run: what its work is looked up from."""
+
+    stage: str
+    resolved: ResolvedRun
+    results: Mapping[str, StageResult]
+    nonce: str
+    settings: Settings
+
+    @property
+    def spec(self) -> PipelineSpec:
+        return self.resolved.spec
+
+    @property
+    def store(self) -> Store:
+        return self.resolved.store
+
+    @property
+    def inputs(self) -> dict[str, str]:
+        return {name: result.artifact_uri for name, result in self.results.items()}
+
+    def digest(self, name: str) -> str:
+        """Return the digest of an input."""
+        return self.results[name].digest
+
+    def ledger(self) -> Ledger:
+        from training.registry.ledger.ledger import Ledger  # SQLAlchemy: a DAG file needs none of it
+
+        return Ledger(self.settings.database_url)
+
+    def code(self, families: Iterable[str] = ()) -> Code:
+        return code_of(self.spec, self.stage, self.settings, families=families)
+
+    def work(self, covered: Mapping[str, object], *, code: Code | None = None, part: JsonObject | None = None, **fields: Any) -> Work:
+        """Return the work whose id covers `covered`, the stage's part of the spec and its code; arguments as those of `Work.of`."""
+        return Work.of(
+            self.resolved,
+            self.stage,
+            covered,
+            part=part or spec_part(self.spec, self.stage),
+            code=code or self.code(),
+            nonce=self.nonce,
+            **{"inputs": self.inputs, **fields},
+        )
 
 
-def _training(resolved: ResolvedRun, results: Mapping[str, StageResult], settings: Settings) -> tuple[dict[str, object], dict[str, object]]:
-    snapshot, dataset, given = results["snapshot"].digest, results["dataset"].digest, resolved.artifact
-    if given is not None:
-        return {"world_size": 1, "snapshot_digest": snapshot, "artifact": given.uri}, {"dataset": dataset, "artifact": given.digest}
-    world_size = resolved.spec.train.placement.world_size
-    device = backend_of(settings).device_of(resolved.spec)
-    tuning = {"tuning": results["tuning"].digest} if "tuning" in results else {}
-    parameters = {"world_size": world_size, "snapshot_digest": snapshot, **device}
-    return parameters, {"dataset": dataset, "world_size": world_size, **tuning, **device}
+def _inputs_alone(run: StageOfRun) -> Work:
+    return run.work({name: result.digest for name, result in run.results.items()})
 
 
-def _validation(resolved: ResolvedRun, snapshot: StageResult, settings: Settings) -> tuple[dict[str, object], dict[str, object]]:
-    spec = resolved.spec
-    _refuse_deprecated(spec, snapshot, settings)
-    deprecated = _deprecated(spec, settings)
-    previous = previous_snapshot(resolved.store, spec.name, resolved.as_of, deprecated=deprecated)
-    covered: dict[str, object] = {"snapshot": snapshot.digest, "previous": previous, "suites": suites_digest(spec, settings)}
-    parameters: dict[str, object] = {"previous_snapshot": previous, "suites": stored_suites(spec, settings, resolved.store)}
+def _ingest(run: StageOfRun) -> Work:
+    as_of, chosen = run.resolved.as_of.isoformat(), run.resolved.snapshot
+    if chosen is not None:
+        return run.work({"as_of": as_of, "snapshot": chosen.digest}, parameters={"snapshot": chosen.uri})
+    listing = listing_for(run.spec, run.resolved.as_of)
+    return run.work({"as_of": as_of, "listing": listing}, parameters={"listing": listing})
+
+
+def _validate(run: StageOfRun) -> Work:
+    from training.database import connect  # SQLAlchemy: a DAG file needs none of it
+    from training.database.datasets import check_not_deprecated, deprecated_versions
+
+    spec, engine, snapshot = run.spec, connect(run.settings.database_url), run.digest("snapshot")
+    # Also one that an earlier run made: its ingest is not repeated, and could not say so.
+    check_not_deprecated(engine, spec.name, snapshot)
+    deprecated = deprecated_versions(engine, spec.name)
+    previous = previous_snapshot(run.store, spec.name, run.resolved.as_of, deprecated=deprecated)
+    suites = _suites(spec, run.settings)
+    stored = {name: run.store.objects.uri(sha256_hex(data)) for name, data in suites.items() if data is not None}
+    covered: dict[str, object] = {"snapshot": snapshot, "previous": previous, "suites": _suites_digest(suites)}
+    parameters: dict[str, object] = {"previous_snapshot": previous, "suites": stored}
     # Without a profile to compare with, what is done stays done.
-    if earlier := _earlier_profiles(resolved, previous, deprecated, settings):
+    if earlier := _earlier_profiles(run, previous, deprecated):
         parameters["earlier"] = covered["earlier"] = earlier
-    return parameters, covered
+    return run.work(covered, parameters=parameters, file_pins=tuple(data for data in suites.values() if data is not None))
 
 
-def _earlier_profiles(resolved: ResolvedRun, previous: str | None, deprecated: tuple[str, ...], settings: Settings) -> list[JsonObject]:
+def _suites(spec: PipelineSpec, settings: Settings) -> dict[str, bytes | None]:
+    """Return the pipeline's expectation suites, so that the stage uses exactly these files, on every backend; None: missing."""
+    names = [name for name in (spec.validate_.suite, *(table.suite for table in spec.data.features)) if name]
+    paths = {name: settings.expectations_path / f"{name}.json" for name in names}
+    return {name: path.read_bytes() if path.is_file() else None for name, path in paths.items()}
+
+
+def _suites_digest(suites: Mapping[str, bytes | None]) -> str:
+    """Return a SHA-256 over expectation suites; a missing one counts as absent, and the stage will say so."""
+    return sha256_hex(canonical_json({name: "absent" if data is None else sha256_hex(data) for name, data in suites.items()}))
+
+
+def _earlier_profiles(run: StageOfRun, previous: str | None, deprecated: tuple[str, ...]) -> list[JsonObject]:
     """Return what `validate.drift` compares with: `names`, what a snapshot is, and `profile`, the URI of its columns' profiles."""
     from training.registry.ledger.champion_data import champions_snapshot  # SQLAlchemy: a DAG file needs none of it
-    from training.registry.ledger.ledger import Ledger
 
-    spec = resolved.spec
+    spec = run.spec
     names: dict[str, list[JsonValue]] = {}
     for name in spec.validate_.drift.against:
         if name == "previous":
             digest = None if previous is None else StoreUri(previous).digest
         else:
-            digest = champions_snapshot(Ledger(settings.database_url), spec.promote.model, resolved.as_of)
+            digest = champions_snapshot(run.ledger(), spec.promote.model, run.resolved.as_of)
         if digest is not None and not digest.startswith(deprecated):
             names.setdefault(digest, []).append(name)
     found: list[JsonObject] = []
     for digest, of in names.items():
-        head = resolved.store.ref(profile_ref_name(spec.name, digest)).read()
+        head = run.store.ref(profile_ref_name(spec.name, digest)).read()
         if head is not None:
             found.append({"names": of, "profile": str(head.value)})
     return found
 
 
-def _deprecated(spec: PipelineSpec, settings: Settings) -> tuple[str, ...]:
-    """Return the versions of the pipeline's snapshots that are no reference for others."""
-    from training.database import connect  # SQLAlchemy: a DAG file needs none of it
-    from training.database.datasets import deprecated_versions
-
-    return deprecated_versions(connect(settings.database_url), spec.name)
+def _prepare(run: StageOfRun) -> Work:
+    return run.work({"snapshot": run.digest("snapshot")})
 
 
-def _refuse_deprecated(spec: PipelineSpec, snapshot: StageResult, settings: Settings) -> None:
-    """Refuse a deprecated snapshot, also one that an earlier run made: its ingest is not repeated, and could not say so."""
-    from training.database import connect  # SQLAlchemy: a DAG file needs none of it
-    from training.database.datasets import check_not_deprecated
-
-    check_not_deprecated(connect(settings.database_url), spec.name, snapshot.digest)
+def _tune(run: StageOfRun) -> Work:
+    study = StudyWork.of(run.resolved, run.results["dataset"], run.settings).name
+    return run.work({"study": study}, parameters={"study": study})
 
 
-def _promotion(
-    resolved: ResolvedRun, results: Mapping[str, StageResult], settings: Settings
-) -> tuple[dict[str, object], dict[str, object]]:
-    spec = resolved.spec
-    weights = results["model"].scalars["weights_digest"]
-    key: dict[str, object] = {"model": spec.promote.model, "weights": weights, "evaluation": results["evaluation"].digest}
-    report_uri = results["evaluation"].reports.get("evaluation")
-    prepare_code = code_of(spec, "prepare", settings).version
-    trained = results["model"]
-    process_hours = trained.timings.get("total", 0.0) / 3600 * spec.train.placement.world_size
-    parameters = {
-        **_tracking_of(resolved.store, trained),
-        "report_uri": report_uri,
-        "prepare_code": prepare_code,
-        "process_hours": process_hours,
+def _train(run: StageOfRun) -> Work:
+    given, dataset = run.resolved.artifact, run.digest("dataset")
+    parameters: dict[str, object] = {"snapshot_digest": run.digest("snapshot")}
+    if given is not None:
+        parameters |= {"world_size": 1, "artifact": given.uri}
+        # Nothing of the spec is in a model from outside but what its family is made with.
+        return run.work({"dataset": dataset, "artifact": given.digest}, parameters=parameters, part=import_part(run.spec))
+    placed = {"world_size": run.spec.train.placement.world_size, **backend_of(run.settings).device_of(run.spec)}
+    tuning = {"tuning": run.digest("tuning")} if "tuning" in run.results else {}
+    return run.work({"dataset": dataset, **placed, **tuning}, parameters=parameters | placed)
+
+
+def _evaluate(run: StageOfRun) -> Work:
+    """An evaluation's id covers the champion. Once the candidate itself is champion, the work is the one that made it so."""
+    weights, inputs = run.results["model"].scalars["weights_digest"], run.inputs
+    covered: dict[str, object] = {"weights": weights, "dataset": run.digest("dataset")}
+    if "validation" in run.results and run.results["validation"].scalars.get("to_approve"):
+        covered["validation"] = run.digest("validation")
+    else:
+        # Nothing of it is in the evaluation, and what is done stays done.
+        inputs.pop("validation", None)
+    part, code = spec_part(run.spec, run.stage), run.code()
+    # By the candidate alone: which champion it was measured against is what is looked up here.
+    candidate = fingerprint(run.stage, spec_part=part, code_version=code.version, inputs=covered)
+    rivals, pins = _pinned_rivals(run, f"evaluations/{candidate}", weights)
+    against = {
+        name: None if rival is None else {"weights": rival["weights_digest"], "revision": rival["revision"]}
+        for name, rival in rivals.items()
     }
-    if resolved.overrides:
-        parameters["overrides"] = dict(resolved.overrides)
+    if others := families_of(run.store, rivals) - {run.spec.train.model}:
+        code = run.code(others)
+    parameters = {**_tracking_of(run.store, run.results["model"]), **rivals}
+    return run.work(covered | against, code=code, inputs=inputs, parameters=parameters, ref_pins=pins)
+
+
+def _pinned_rivals(run: StageOfRun, name: str, weights: object) -> tuple[dict[str, JsonObject | None], tuple[RefPin, ...]]:
+    """Return champion and canary, and what the ref is to get: its own once the candidate is one of them, else the ledger's."""
+    rivals = rivals_of(run.spec, run.settings)
+    head = run.store.ref(name).read()
+    known = None if head is None else {alias: head.value.get(alias) for alias in rivals}
+    if known is not None and weights in {rival["weights_digest"] for rival in rivals.values() if rival is not None}:
+        return known, ()
+    return rivals, () if known == rivals else (RefPin(name=name, value=rivals, expected=head.number if head else 0),)
+
+
+def _canary(run: StageOfRun) -> Work:
+    from training.registry.ledger.decisions import approved_findings  # SQLAlchemy: a DAG file needs none of it
+
+    ledger, rivals = run.ledger(), rivals_of(run.spec, run.settings)
+    aliases = ledger.standing(run.spec.promote.model)
+    since = None if aliases.canary is None else aliases.canary.since
+    parameters = {**rivals, "canary_since": since, "canary_approved": approved_findings(ledger, aliases)}
+    covered = {"dataset": run.digest("dataset"), "seats": rivals}
+    return run.work(covered, code=run.code(families_of(run.store, rivals)), parameters=parameters)
+
+
+def _promote(run: StageOfRun) -> Work:
+    """A decision's id covers no code: it is about a model and an evaluation, and is made once."""
+    trained, evaluation, overrides = run.results["model"], run.results["evaluation"], dict(run.resolved.overrides)
+    covered: dict[str, object] = {
+        "model": run.spec.promote.model,
+        "weights": trained.scalars["weights_digest"],
+        "evaluation": evaluation.digest,
         # Other thresholds are another decision, also about the same model and the same evaluation.
-        key |= {name: value for name, value in resolved.overrides.items() if name.startswith("evaluate.")}
-    return parameters, key
+        **{name: value for name, value in overrides.items() if name.startswith("evaluate.")},
+    }
+    parameters = {
+        **_tracking_of(run.store, trained),
+        "report_uri": evaluation.reports.get("evaluation"),
+        "prepare_code": code_of(run.spec, "prepare", run.settings).version,
+        "process_hours": trained.timings.get("total", 0.0) / 3600 * run.spec.train.placement.world_size,
+        **({"overrides": overrides} if overrides else {}),
+    }
+    work = Work.of(run.resolved, run.stage, covered, nonce=run.nonce, inputs=run.inputs, parameters=parameters)
+    if (newest := _newest_of_other_ledger(run, work)) is None:
+        return work
+    return Work.of(run.resolved, run.stage, covered, nonce=newest, inputs=run.inputs, parameters=parameters)
+
+
+def _newest_of_other_ledger(run: StageOfRun, work: Work) -> str | None:
+    """Return the key of the ledger's newest decision where the store has a decision that the ledger has not, else None.
+
+    The ledger is an earlier one, or another one, than the store's result says: it is decided there, too.
+    """
+    found = work.folder.committed()
+    if found is None:
+        return None
+    said, ledger = found.scalars, run.ledger()
+    kept = ledger.decision(str(said.get("model")), str(said.get("key")))
+    if kept is not None and (kept.outcome, kept.action) == (said.get("decision"), said.get("action")):
+        return None
+    logger.warning(
+        "the store has the decision %s (%s) of %s, the ledger does not", said.get("decision"), said.get("action"), found.run.owner
+    )
+    return next((entry.key for entry in ledger.newest_first(run.spec.promote.model)), "no decision")
 
 
 def _tracking_of(store: Store, trained: StageResult) -> dict[str, object]:
@@ -180,68 +274,12 @@ def _tracking_of(store: Store, trained: StageResult) -> dict[str, object]:
     return {"mlflow_run_id": trained.scalars.get("mlflow_run_id"), "training_uri": address.uri}
 
 
-def _evaluation(
-    spec: PipelineSpec,
-    store: Store,
-    results: Mapping[str, StageResult],
-    parameters: dict[str, object],
-    *,
-    settings: Settings,
-    nonce: str,
-) -> Work:
-    """An evaluation's address contains the champion. Once the candidate itself is champion, the work is the one that made it so."""
-    part = spec_part(spec, "evaluate")
-    weights, dataset = results["model"].scalars["weights_digest"], results["dataset"].digest
-    covered = {"weights": weights, "dataset": dataset}
-    if not ("validation" in results and results["validation"].scalars.get("to_approve")):
-        # Nothing of it is in the evaluation, and what is done stays done.
-        results = {name: result for name, result in results.items() if name != "validation"}
-    else:
-        covered["validation"] = results["validation"].digest
-    # By the candidate alone: which champion it was measured against is what is looked up here.
-    own = code_of(spec, "evaluate", settings)
-    ref = store.ref(f"evaluations/{fingerprint('evaluate', spec_part=part, code_version=own.version, inputs=covered)}")
-    rivals = rivals_of(spec, settings)
-    head = ref.read()
-    if head is not None and weights in {rival["weights_digest"] for rival in rivals.values() if rival is not None}:
-        rivals = {name: head.value.get(name) for name in rivals}
-    elif head is None or {name: head.value.get(name) for name in rivals} != rivals:
-        ref.move(rivals, expected=head.number if head else 0)
-    against = {
-        name: None if rival is None else {"weights": rival["weights_digest"], "revision": rival["revision"]}
-        for name, rival in rivals.items()
-    }
-    parameters = {**parameters, **rivals}
-    others = families_of(store, parameters) - {spec.train.model}
-    code = code_of(spec, "evaluate", settings, families=others) if others else own
-    key = fingerprint("evaluate", spec_part=part, code_version=code.version, inputs={**covered, **against}, nonce=nonce)
-    inputs = {name: result.artifact_uri for name, result in results.items()}
-    return Work(fingerprint=key, inputs=inputs, parameters=parameters, code_version=code.version, code_files=code.files)
-
-
 def rivals_of(spec: PipelineSpec, settings: Settings) -> dict[str, JsonObject | None]:
     """Return the ledger's champion and canary of the pipeline's model as the evaluate stage's parameters; None where there is none."""
     from training.registry.ledger.ledger import Ledger  # SQLAlchemy: a DAG file needs none of it
 
-    standing = Ledger(settings.database_url).standing(spec.promote.model)
-    return {"champion": _rival(standing.champion, standing.revision), "canary": _rival(standing.canary, standing.revision)}
-
-
-def canary_since(spec: PipelineSpec, settings: Settings) -> str | None:
-    """Return when the canary of the pipeline's model became one, ISO 8601; None where there is none."""
-    from training.registry.ledger.ledger import Ledger
-
-    canary = Ledger(settings.database_url).standing(spec.promote.model).canary
-    return None if canary is None else canary.since
-
-
-def canary_approved(spec: PipelineSpec, settings: Settings) -> list[ApprovedFinding]:
-    """Return what a person approved about the canary of the pipeline's model, as `approved_findings`."""
-    from training.registry.ledger.decisions import approved_findings
-    from training.registry.ledger.ledger import Ledger
-
-    ledger = Ledger(settings.database_url)
-    return approved_findings(ledger, ledger.standing(spec.promote.model))
+    aliases = Ledger(settings.database_url).standing(spec.promote.model)
+    return {"champion": _rival(aliases.champion, aliases.revision), "canary": _rival(aliases.canary, aliases.revision)}
 
 
 def _rival(holder: AliasHolder | None, revision: int) -> JsonObject | None:
@@ -250,47 +288,14 @@ def _rival(holder: AliasHolder | None, revision: int) -> JsonObject | None:
     return Rival.model_validate({**asdict(holder), "revision": revision}).to_json()
 
 
-def code_of(spec: PipelineSpec, stage: str, settings: Settings, *, families: Iterable[str] = ()) -> Code:
-    """Return what stands for the code of a stage: its image's digest where that is pinned, else the files that it imports and reads.
-
-    Args:
-        families: of champion and canary, where the stage loads them.
-
-    Raises:
-        SpecError: `code.missing`, `code.syntax`.
-    """
-    pinned = backend_of(settings).code_version(spec, stage) or given_code_version()
-    return Code(version=pinned) if pinned else stage_code(stage, spec, families=families, cache=settings.home / "cache" / "imports.json")
-
-
-def families_of(store: Store, parameters: Mapping[str, object]) -> set[str]:
-    """Return the families of champion and canary, as their models say; one that cannot be read is the stage's to report."""
-    found = set()
-    for rival in (parameters.get(name) for name in ("champion", "canary")):
-        if isinstance(rival, Mapping):
-            with contextlib.suppress(DataError, DeniedError):
-                found.add(str(store.manifests.get(rival["model_uri"], kind="model").meta["family"]))
-    return found
-
-
-def stored_suites(spec: PipelineSpec, settings: Settings, store: Store) -> dict[str, str]:
-    """Store the pipeline's expectation suites; return name to URI, so that the stage uses exactly these files, on every backend."""
-    found = {}
-    for name in suite_names(spec):
-        path = settings.expectations_path / f"{name}.json"
-        if path.is_file():
-            found[name] = store.objects.uri(store.objects.put_bytes(path.read_bytes()))
-    return found
-
-
-def suite_names(spec: PipelineSpec) -> list[str]:
-    return [name for name in (spec.validate_.suite, *(table.suite for table in spec.data.features)) if name]
-
-
-def suites_digest(spec: PipelineSpec, settings: Settings) -> str:
-    """Return a SHA-256 over the pipeline's expectation suites; a missing one counts as absent, and the stage will say so."""
-    found = {}
-    for name in suite_names(spec):
-        path = settings.expectations_path / f"{name}.json"
-        found[name] = sha256_hex(path.read_bytes()) if path.is_file() else "absent"
-    return sha256_hex(canonical_json(found))
+_LOOK_UPS: Final[Mapping[str, Callable[[StageOfRun], Work]]] = {
+    "ingest": _ingest,
+    "validate": _validate,
+    "prepare": _prepare,
+    "tune": _tune,
+    "train": _train,
+    "evaluate": _evaluate,
+    "promote": _promote,
+    "canary": _canary,
+}
+"""Stages whose work depends on more than their inputs, or on less."""

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
-from nightshift.execution.backend import backend_of, work_at
+from nightshift.execution.backend import work_at
 from nightshift.operators.stage import StageOperator, task_errors
-from nightshift.operators.stage_work import code_of, rivals_of
+from nightshift.operators.stage_work import rivals_of
+from nightshift.operators.study_work import StudyWork, tune_of
 from nightshift.resolved_run import ResolvedRun
 from nightshift.run_refs import study_ref
 from nightshift.settings import Settings
-from nightshift.work import Work
-from training.code.closure import Code
-from training.contracts import ContractError, JsonValue, RunIdentity, fingerprint, require_result
+from training.contracts import JsonValue, RunIdentity, require_result
 from training.process.waiting import waiting_for_database
-from training.spec import PipelineSpec, spec_part
-from training.spec.sections.tuning import Tune
 from training.stage_table import TRIAL
-from training.tuning.records import StudyStore, num_workers, slot_fingerprint
+from training.tuning.records import num_workers
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
@@ -31,58 +26,6 @@ PLAN: Final = "tune_plan"
 TRIALS: Final = "trials"
 TUNE: Final = "tune"
 FROM_OUTSIDE: Final = "the run judges a model from outside"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StudyWork:
-    """One study: its name, and the work of its trials."""
-
-    name: str
-    """Its fingerprint: equal searches over equal data are one study, for all callers."""
-    dataset_uri: str
-    world_size: int
-    shared: bool
-    """Its trials share no disk."""
-    code: Code
-    """Of its trials."""
-    device: Mapping[str, str]
-    """`Backend.device_of` its trials."""
-
-    @classmethod
-    def of(cls, context: Context, resolved: ResolvedRun, settings: Settings) -> StudyWork:
-        """Return the study of a run's spec.
-
-        Raises:
-            ContractError: `prepare` left no result, or the spec has no study.
-        """
-        tune_of(resolved.spec)
-        dataset = require_result(context["ti"].xcom_pull(task_ids="prepare"), stage="prepare")
-        world_size = resolved.spec.train.placement.world_size
-        code = code_of(resolved.spec, TRIAL, settings)
-        backend = backend_of(settings)
-        device = backend.device_of(resolved.spec)
-        covered = {"dataset": dataset.digest, "world_size": world_size, **device}
-        part = spec_part(resolved.spec, TRIAL)
-        name = fingerprint(TRIAL, spec_part=part, code_version=code.version, inputs=covered, nonce=resolved.force)
-        shared = not backend.shares_disk
-        return cls(name=name, dataset_uri=dataset.artifact_uri, world_size=world_size, shared=shared, code=code, device=device)
-
-    def store(self, resolved: ResolvedRun) -> StudyStore:
-        return StudyStore(resolved.store, resolved.spec.name, self.name)
-
-    def trial(self, slot: int, champion: str | None) -> Work:
-        """Return the work of one trial."""
-        parameters = {
-            "study": self.name,
-            "slot": slot,
-            "shared": self.shared,
-            "world_size": self.world_size,
-            "champion": champion,
-            **self.device,
-        }
-        inputs = {"dataset": self.dataset_uri}
-        name = slot_fingerprint(self.name, slot)
-        return Work(fingerprint=name, inputs=inputs, parameters=parameters, code_version=self.code.version, code_files=self.code.files)
 
 
 class PlanOperator(BaseOperator):
@@ -103,7 +46,7 @@ class PlanOperator(BaseOperator):
             if resolved.artifact is not None:
                 self.log.info("%s: there is no study", FROM_OUTSIDE)
                 return [0]
-            study, tune = StudyWork.of(context, resolved, settings), tune_of(resolved.spec)
+            study, tune = _study_of(context, resolved, settings), tune_of(resolved.spec)
             champion = rivals_of(resolved.spec, settings)["champion"]
             settled = study.store(resolved).plan(None if champion is None else str(champion["model_uri"]))
             workers = num_workers(tune, resolved.spec.train.placement)
@@ -154,12 +97,12 @@ class TrialsOperator(StageOperator):
     def _trials(self, context: Context, resolved: ResolvedRun, settings: Settings) -> dict[str, JsonValue]:
         run, tune = self._identity(context, self.worker), tune_of(resolved.spec)
         workers = {self._identity(context, number).owner for number in range(num_workers(tune, resolved.spec.train.placement))}
-        study = StudyWork.of(context, resolved, settings)
+        study = _study_of(context, resolved, settings)
         known = study.store(resolved)
         champion = known.plan(None)
         done: list[int] = []
         while (slot := known.take(run.owner, workers, tune)) is not None:
-            found = self.run_stage(context, run, resolved, study.trial(slot, champion), settings)
+            found = self.run_stage(context, run, resolved, study.trial(resolved, slot, champion), settings)
             if known.find(slot) is None:
                 raise AirflowFailException(f"trial {slot} of study {study.name} has a result and no record; trigger the run with force")
             self.log.info("trial %d: %s", slot, ", ".join(f"{name} {value}" for name, value in found.scalars.items() if name != "slot"))
@@ -188,22 +131,11 @@ class TuneOperator(StageOperator):
             return {}
         return super().execute(context)
 
-    def work(self, context: Context, resolved: ResolvedRun, settings: Settings, *, nonce: str) -> Work:
-        """Return the work of this task."""
-        study = StudyWork.of(context, resolved, settings)
-        part = spec_part(resolved.spec, TUNE)
-        code = code_of(resolved.spec, TUNE, settings)
-        name = fingerprint(TUNE, spec_part=part, code_version=code.version, inputs={"study": study.name}, nonce=nonce)
-        inputs, parameters = {"dataset": study.dataset_uri}, {"study": study.name}
-        return Work(fingerprint=name, inputs=inputs, parameters=parameters, code_version=code.version, code_files=code.files)
 
-
-def tune_of(spec: PipelineSpec) -> Tune:
-    """Return the section `tune`.
+def _study_of(context: Context, resolved: ResolvedRun, settings: Settings) -> StudyWork:
+    """Return the study of a run.
 
     Raises:
-        ContractError: the spec has none.
+        ContractError: `prepare` left no result, or the spec has no study.
     """
-    if spec.tune is None:
-        raise ContractError(f"the frozen spec of {spec.name} has no tune")
-    return spec.tune
+    return StudyWork.of(resolved, require_result(context["ti"].xcom_pull(task_ids="prepare"), stage="prepare"), settings)

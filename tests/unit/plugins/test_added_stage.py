@@ -53,11 +53,8 @@ run = RunIdentity(dag_id=spec.name, run_id="r1", task_id="profile")
 made = {"pipeline": spec.name, "fingerprint": "f" * 64, "run": run, "attempt_id": "a", "attempts": 1, "committed_at": ""}
 dataset = StageResult(stage="prepare", artifact_uri="file:///dataset", digest="1", **made)
 work = work_of("profile", resolved, {"dataset": dataset}, nonce="", settings=settings)
-print("code", "training/stages/profile.py" in work.code_files)
-address = store.address(spec.name, "profile", work.fingerprint)
-task = StageTask(
-    run=run, resolved=resolved, stage="profile", work=work, address=address, operator=added, context={}, say=print, warn=print
-)
+print("code", "training/stages/profile.py" in work.code.files)
+task = StageTask(run=run, resolved=resolved, work=work, operator=added, context={}, say=print, warn=print)
 result = backend_of(settings).run(task)
 print("summary", _stage_line(TaskView("profile", "success", 1, 2.0), result))
 Cluster.model_validate({"namespace": "n", "image": "i", "resources": {"profile": {"cpus": 2}}})

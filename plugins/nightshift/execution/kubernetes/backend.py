@@ -150,7 +150,7 @@ def watching(waiting: Waiting, task: StageTask) -> WatchLaunch:
     """Return the trigger that waits for a launch of a task's work."""
     from nightshift.execution.kubernetes.trigger import WatchLaunch
 
-    journal = journal_name(task.stage, task.run.run_id, task.work.parameters)
+    journal = journal_name(task.work.stage, task.run.run_id, task.work.parameters)
     return WatchLaunch(
         number=waiting.number,
         name=waiting.name,

@@ -50,12 +50,13 @@ class RemoteWork:
     def __init__(self, task: StageTask, *, generation: str, cluster: Cluster, submitter: Submitter) -> None:
         """Take the work of a task; `generation` changes when the task is cleared, and its budget starts again."""
         self._task = task
+        self._stage = task.work.stage
         self._generation = generation
         self._cluster = cluster
         self._submitter = submitter
         self._spec = task.resolved.spec
-        self._address = task.address
-        self._launches = Launches(task.address)
+        self._address = task.work.folder
+        self._launches = Launches(task.work.folder)
         self._stopped = False
 
     def advance(self, *, watched: int = 0, reported: LaunchStatus | None = None) -> StageResult | Waiting:
@@ -115,7 +116,7 @@ class RemoteWork:
 
     def _look(self, entry: LaunchEntry, reported: LaunchStatus | None) -> LaunchStatus:
         """Return what is known of a launch; submit it where it was claimed and nothing came of it."""
-        kind = kind_of(self._task.stage)
+        kind = kind_of(self._stage)
         status = self._submitter.look(entry.name, kind)
         if status.phase == "ended":
             return status
@@ -159,7 +160,7 @@ class RemoteWork:
         last = launches[-1]
         seen = _as_ended(ended)
         verdict = judge(seen, error_of_ended(self._address, last.attempt_id, seen.exit_code))
-        relaunch = next_relaunch(verdict, self._relaunches(launches), self._spec, self._task.stage, name=last.name)
+        relaunch = next_relaunch(verdict, self._relaunches(launches), self._spec, self._stage, name=last.name)
         if relaunch.cause == "placement":
             waited = datetime.now(UTC) - datetime.fromisoformat(self._waiting_since(last, ended))
             if waited + timedelta(seconds=relaunch.pause_seconds) > self._cluster.schedule_timeout:
@@ -194,7 +195,7 @@ class RemoteWork:
         entry = LaunchEntry(
             attempt_id=attempt_id,
             request_uri=self._address.write_request(request),
-            name=launch_name(self._spec.name, task.stage, attempt_id, number),
+            name=launch_name(self._spec.name, task.work.stage, attempt_id, number),
             nodes=nodes,
             spot=spot,
             cause=cause,
@@ -213,11 +214,11 @@ class RemoteWork:
             where = f"{nodes} nodes" if nodes > 1 else "one pod"
             if avoided.nodes:
                 where += f" {'without' if avoided.tries else 'preferably not on'} {', '.join(avoided.nodes)} (slow before)"
-            by_hand = f"python -m training.stages.{task.stage} {entry.request_uri}"
+            by_hand = f"python -m training.stages.{task.work.stage} {entry.request_uri}"
             task.say(f"launch {number}: {entry.name}, {where}{' on spot nodes' if spot else ''}; to repeat it by hand: {by_hand}")
 
     def _nodes(self, last: LaunchEntry | None, cause: Cause, ended: LaunchStatus | None) -> int:
-        if self._task.stage not in TRAININGS:
+        if self._stage not in TRAININGS:
             return 1
         placement = self._spec.train.placement
         if last is None or cause == "again":
@@ -229,7 +230,7 @@ class RemoteWork:
 
     def _avoidance(self, launches: list[LaunchEntry], cause: Cause, ended: LaunchStatus | None, nodes: int) -> Avoidance:
         """Return what the next launch, with so many nodes, leaves out."""
-        if self._task.stage not in TRAININGS or not launches:
+        if self._stage not in TRAININGS or not launches:
             return NOTHING
         try:
             named = [str(found["node"]) for found in self._address.stragglers(launches[-1].attempt_id)]
@@ -252,12 +253,12 @@ class RemoteWork:
         return Relaunches(infrastructure=causes.count("infrastructure"), memory=causes.count("memory"), releases=released)
 
     def _is_spot(self, preemptions: int) -> bool:
-        if self._task.stage not in TRAININGS or self._cluster.spot is None or not self._spec.train.placement.spot:
+        if self._stage not in TRAININGS or self._cluster.spot is None or not self._spec.train.placement.spot:
             return False
         return preemptions < self._cluster.spot.fallback_after
 
     def _may_shrink(self) -> bool:
-        return self._task.stage in TRAININGS and bool(self._smaller_sizes())
+        return self._stage in TRAININGS and bool(self._smaller_sizes())
 
     def _smaller_sizes(self) -> list[int]:
         return smaller_sizes(self._spec.train)
@@ -266,13 +267,11 @@ class RemoteWork:
         entry = launches[-1]
         has_begun = self._launches.has_begun(entry)
         was_lost = not all(map(_is_release, launches[1:]))
-        can_shrink = (
-            was_lost and not has_begun and self._task.stage in TRAININGS and any(size < entry.nodes for size in self._smaller_sizes())
-        )
+        can_shrink = was_lost and not has_begun and self._stage in TRAININGS and any(size < entry.nodes for size in self._smaller_sizes())
         return Waiting(
             number=entry.number,
             name=entry.name,
-            kind=kind_of(self._task.stage),
+            kind=kind_of(self._stage),
             namespace=self._cluster.namespace,
             limits=limits_of(
                 self._cluster,
@@ -288,7 +287,7 @@ class RemoteWork:
         launch = launch_of(
             self._spec,
             self._cluster,
-            stage=self._task.stage,
+            stage=self._stage,
             name=entry.name,
             attempt_id=entry.attempt_id,
             request_uri=entry.request_uri,
@@ -296,8 +295,8 @@ class RemoteWork:
             spot=entry.spot,
         )
         launch = replace(launch, avoided_nodes=entry.avoided_nodes, excludes_avoided=entry.avoidance_tries > 0)
-        of_the_cluster = pod_environment(self._cluster, Settings.from_environment(), self._task.stage, gpus=launch.gpus)
-        return replace(launch, environment={**of_the_cluster, **spec_environment(self._task.stage, self._spec)})
+        of_the_cluster = pod_environment(self._cluster, Settings.from_environment(), self._stage, gpus=launch.gpus)
+        return replace(launch, environment={**of_the_cluster, **spec_environment(self._stage, self._spec)})
 
     def _clear(self, launches: list[LaunchEntry]) -> None:
         """Delete what the work's launches left. The work is done: a cluster that is away does not take that back."""
@@ -305,11 +304,11 @@ class RemoteWork:
             try:
                 self._delete(entry)
             except NightshiftError as err:
-                self._task.say(f"{kind_of(self._task.stage)} {entry.name} may be left behind: {err}")
+                self._task.say(f"{kind_of(self._stage)} {entry.name} may be left behind: {err}")
                 return
 
     def _delete(self, entry: LaunchEntry) -> None:
-        self._submitter.delete(entry.name, kind_of(self._task.stage))
+        self._submitter.delete(entry.name, kind_of(self._stage))
 
 
 def pod_environment(cluster: Cluster, settings: Settings, stage: str, *, gpus: int) -> dict[str, str]:

@@ -84,7 +84,7 @@ def test_nothing_is_listed_or_waited_for_and_the_work_is_the_snapshots(
     assert execute(wait, context_of("wait", results={"resolve": values})) is None
     work = work_of("ingest", ResolvedRun(values), {}, nonce="", settings=settings)
     assert work.parameters == {"snapshot": values["snapshot"]["uri"]}
-    assert work_of("ingest", ResolvedRun(values), {}, nonce="", settings=settings).fingerprint == work.fingerprint
+    assert work_of("ingest", ResolvedRun(values), {}, nonce="", settings=settings).id == work.id
 
 
 def refused(resolve: ResolveOperator, execute: Execute, context: Any) -> str:

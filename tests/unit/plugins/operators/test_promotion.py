@@ -22,8 +22,7 @@ from nightshift.operators.rollback import RollbackOperator
 from nightshift.operators.stage import StageOperator
 from nightshift.resolved_run import check_settled, settle
 from nightshift.settings import Settings
-from nightshift.work import Work
-from training.contracts import ContractError, RunIdentity, StageResult, sha256_hex
+from training.contracts import ContractError, RunIdentity, StageResult
 from training.registry.ledger.decisions import record_candidate
 from training.registry.ledger.ledger import AliasHolder, Entry, Ledger
 from training.registry.ledger.rollback_orders import Order, place
@@ -31,7 +30,6 @@ from training.runtime.provenance import CHECKOUT
 from training.spec import freeze, load_spec, resolve_uris
 from training.spec.pipeline_spec import Alerts
 from training.store import Store
-from training.store.addresses import StageAddress
 
 MODEL = "search_ranking"
 RUN = RunIdentity(dag_id=MODEL, run_id="r1", task_id="promote")
@@ -160,29 +158,6 @@ def test_a_forged_spec_decides_nothing(settings: Settings) -> None:
     # A cleared `resolve` settles anew.
     settle({"ti": ti}, settings, found)
     check_settled({"ti": ti}, settings)
-
-
-def test_a_decision_that_only_the_store_has_is_made_again_in_a_restored_ledger(
-    settings: Settings, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A night was promoted between the backup of the database and that of the store."""
-    store = Store(settings.store_uri)
-    monkeypatch.setattr(StageOperator, "work", lambda *_rest, nonce: Work(fingerprint=sha256_hex(nonce.encode()), inputs={}, parameters={}))
-    resolved: Any = SimpleNamespace(store=store, spec=SimpleNamespace(name=MODEL))
-    context: Any = {"dag_run": SimpleNamespace(triggering_user_name="ann")}
-
-    def fingerprint() -> str:
-        return PromoteOperator(task_id="promote", model=MODEL, alerts=Alerts()).work(context, resolved, settings, nonce="").fingerprint
-
-    first = fingerprint()
-    entry = candidate(ledger, 1)
-    uri, manifest = store.manifests.put_files("decision", {}, {})
-    scalars = {"model": MODEL, "key": entry.key, "decision": "accepted", "action": "promoted"}
-    found = replace(result("accepted", "promoted"), fingerprint=first, artifact_uri=uri, digest=manifest.digest)
-    monkeypatch.setattr(StageAddress, "result", lambda address: replace(found, scalars=scalars) if first in address.uri else None)
-    assert fingerprint() == first
-    scalars["key"] = "of a decision that is not in this ledger"
-    assert fingerprint() == sha256_hex(entry.key.encode())
 
 
 def candidate(ledger: Ledger, number: int, outcome: str = "accepted", **more: Any) -> Entry:

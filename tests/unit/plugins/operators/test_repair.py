@@ -246,7 +246,7 @@ def test_repair_is_new_work_in_each_run_and_its_end_is_noted(quiet: Ledger, stor
     works = [task.work(context(run_id=run_id), task.resolved(context(run_id=run_id)), settings, nonce="") for run_id in ("r1", "r2")]
     before = (datetime.now(UTC) - timedelta(days=30)).date().isoformat()
     assert works[0].parameters == works[1].parameters == {"order": {"kind": "repair"}, "forget_before": before}
-    assert works[0].fingerprint != works[1].fingerprint
+    assert works[0].id != works[1].id
     task.finish(context(), result(), RUN)
     assert store.ref(DONE_REF).head_number() == 2
     monkeypatch.setenv("NIGHTSHIFT_RETENTION", "/nosuch/retention.yaml")

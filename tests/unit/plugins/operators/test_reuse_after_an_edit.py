@@ -6,14 +6,14 @@ import importlib
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from nightshift.operators import stage_work
+from nightshift.execution import code_version
 from nightshift.operators.stage_work import needs_of, work_of
 from nightshift.resolved_run import ResolvedRun
 from nightshift.settings import Settings
+from nightshift.work import Work
 from tests.training_bench import AS_OF, Bench
 from training.code.closure import Sources
 from training.code.stages import stage_code
@@ -44,24 +44,25 @@ class Night:
         done, results = [], {}
         for stage in STAGES:
             found = self._work(stage, results)
-            address = self._bench.store.address(self._frozen.spec.name, stage, found.fingerprint)
-            if address.result() is None:
+            if found.folder.result() is None:
                 done.append(stage)
-                self._run(stage, found, address)
-            result = address.result()
+                self._run(stage, found)
+            result = found.folder.result()
             assert result is not None
             results[stage] = result
-        return done, self._work("evaluate", results).fingerprint
+        return done, self._work("evaluate", results).id
 
-    def _work(self, stage: str, results: dict[str, StageResult]) -> Any:
+    def _work(self, stage: str, results: dict[str, StageResult]) -> Work:
         given = {name: results[maker] for name, maker in needs_of(stage, self._frozen.spec).items()}
-        return work_of(stage, self._frozen, given, nonce="", settings=Settings.from_environment())
+        found = work_of(stage, self._frozen, given, nonce="", settings=Settings.from_environment())
+        found.pin(self._bench.store)
+        return found
 
-    def _run(self, stage: str, found: Any, address: Any) -> None:
+    def _run(self, stage: str, found: Work) -> None:
         request = StageRequest(
             pipeline=self._frozen.spec.name,
             stage=stage,
-            fingerprint=found.fingerprint,
+            fingerprint=found.id,
             attempt_id="a1",
             store_uri=self._bench.store.root_uri,
             spec_uri=self._frozen.spec_uri,
@@ -71,7 +72,7 @@ class Night:
             run=RunIdentity(dag_id="search_ranking", run_id="r", task_id=stage),
         )
         module = importlib.import_module(f"training.stages.{stage}")
-        assert run(module.work, address.write_request(request), stop=StopFlag()) is ExitCode.DONE, address.error("a1")
+        assert run(module.work, found.folder.write_request(request), stop=StopFlag()) is ExitCode.DONE, found.folder.error("a1")
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +87,7 @@ def night(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Night]:
         patch.setattr("training.engine.tracking.tracker.CLOSE_SECONDS", 0.5)
         made = Night(folder)
         # Everything is made by the code of this checkout; what names it is the copy.
-        patch.setattr(stage_work, "stage_code", lambda *args, **more: stage_code(*args, **more, sources=Sources(made.code)))
+        patch.setattr(code_version, "stage_code", lambda *args, **more: stage_code(*args, **more, sources=Sources(made.code)))
         assert made.again()[0] == list(STAGES)
         assert made.again()[0] == []
         yield made

@@ -2,7 +2,9 @@
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,11 +19,14 @@ from nightshift.settings import Settings
 from nightshift.work import Work
 from tests.unit.training.registry.scenes import decide_on
 from training.contracts import RunIdentity, StageResult, fingerprint
+from training.errors import DeniedError
 from training.registry.ledger.decisions import answer_request, roll_back
 from training.registry.ledger.ledger import Ledger
 from training.runtime.provenance import CHECKOUT
 from training.spec import PipelineSpec, freeze, load_spec, parse_spec, resolve_uris, spec_part
-from training.store import Store
+from training.store import Bucket, Store
+from training.store.addresses import StoreUri
+from training.store.condemned import Condemned
 
 SPEC_PATH = CHECKOUT / "dags" / "pipelines" / "search_ranking.yaml"
 AS_OF = datetime(2026, 2, 1, 2, tzinfo=UTC)
@@ -61,6 +66,7 @@ def ask(shop: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> WorkOf:
         weights: str = "candidates",
         to_approve: int = 0,
         nonce: str = "",
+        read_only: bool = False,
         overrides: dict[str, Any] | None = None,
         **digests: str,
     ) -> Work:
@@ -74,9 +80,60 @@ def ask(shop: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> WorkOf:
         if to_approve:
             scalars["validate"] = {"to_approve": to_approve}
         results = {name: result(maker, digests.get(name, "1"), **scalars.get(maker, {})) for name, maker in needs_of(stage, spec).items()}
-        return work_of(stage, resolved, results, nonce=nonce, settings=Settings.from_environment())
+        with refusing_writes() if read_only else nullcontext():
+            return work_of(stage, resolved, results, nonce=nonce, settings=Settings.from_environment())
 
     return make
+
+
+@contextmanager
+def refusing_writes() -> Iterator[None]:
+    """Have every store refuse whatever would change it."""
+
+    def refuse(_bucket: Bucket, key: str, *_rest: object, **_named: object) -> Any:
+        raise DeniedError("storage.denied", f"a write to {key}")
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("put", "create", "create_own", "replace", "upload", "delete"):
+            patch.setattr(Bucket, name, refuse)
+        yield
+
+
+@pytest.fixture
+def add_suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], bytes]:
+    """Return `add_suite()`: it writes the suite of the pipeline's main table to the installation, and returns its bytes."""
+
+    def add() -> bytes:
+        path = tmp_path / "expectations" / "search_ranking" / "clicks.json"
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps({"expectations": []}), encoding="utf-8")
+        monkeypatch.setenv("NIGHTSHIFT_EXPECTATIONS", str(tmp_path / "expectations"))
+        return path.read_bytes()
+
+    return add
+
+
+@pytest.mark.parametrize("stage", [*STAGES, "canary"])
+def test_work_is_looked_up_without_a_write_to_the_store(stage: str, ask: WorkOf, store: Store, add_suite: Callable[[], bytes]) -> None:
+    """Where a pin, the suite or a claim on a result that is about to be collected could be one."""
+    add_suite()
+    first = ask(stage, champion=CHAMPION)
+    first.folder.create_result(replace(result(stage), fingerprint=first.id))
+    Condemned(store.bucket).condemn(f"stages/search_ranking/{stage}/{first.id}")
+    free, refused = ask(stage, champion=CHAMPION), ask(stage, champion=CHAMPION, read_only=True)
+    assert (refused.id, refused.folder.uri) == (free.id, free.folder.uri)
+    assert replace(refused, folder=free.folder) == free
+
+
+def test_pins_written_twice_are_written_once(ask: WorkOf, store: Store) -> None:
+    work = ask("evaluate", champion=CHAMPION)
+    (pin,) = work.ref_pins
+    work.pin(store)
+    work.pin(store)
+    head = store.ref(pin.name).read()
+    assert head is not None
+    assert (head.number, head.value) == (1, {"champion": CHAMPION, "canary": None})
+    assert ask("evaluate", champion=CHAMPION).ref_pins == (), "what is pinned already is not pinned again"
 
 
 @pytest.mark.parametrize("stage", ["evaluate", "promote"])
@@ -86,43 +143,39 @@ def test_stages_after_a_training_know_its_address_where_its_mlflow_run_is_record
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_the_same_work_has_the_same_name_and_a_forced_one_its_own(stage: str, ask: WorkOf) -> None:
-    assert ask(stage).fingerprint == ask(stage).fingerprint
-    assert ask(stage, nonce="r1").fingerprint not in (ask(stage).fingerprint, ask(stage, nonce="r2").fingerprint)
+    assert ask(stage).id == ask(stage).id
+    assert ask(stage, nonce="r1").id not in (ask(stage).id, ask(stage, nonce="r2").id)
 
 
 def test_stages_never_share_a_name(ask: WorkOf) -> None:
-    assert len({ask(stage).fingerprint for stage in STAGES}) == len(STAGES)
+    assert len({ask(stage).id for stage in STAGES}) == len(STAGES)
 
 
 def test_a_repaired_partition_is_new_work_for_ingest(ask: WorkOf, shop: Path) -> None:
     before = ask("ingest")
     (shop / "dt=2026-01-31" / "part-0.parquet").write_bytes(b"repaired, and longer")
     after = ask("ingest")
-    assert before.fingerprint != after.fingerprint
+    assert before.id != after.id
     assert [entry["partition"] for entry in after.parameters["listing"]["clicks"]][-1] == "2026-01-31"
 
 
 def test_another_night_is_new_work_for_ingest(ask: WorkOf) -> None:
-    assert ask("ingest").fingerprint != ask("ingest", as_of=AS_OF + timedelta(hours=1)).fingerprint
+    assert ask("ingest").id != ask("ingest", as_of=AS_OF + timedelta(hours=1)).id
 
 
-def test_validate_depends_on_the_night_before_and_on_the_suite(
-    ask: WorkOf, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_validate_depends_on_the_night_before_and_on_the_suite(ask: WorkOf, store: Store, add_suite: Callable[[], bytes]) -> None:
     first = ask("validate")
     assert first.parameters["previous_snapshot"] is None
     assert store.ref("snapshots/search_ranking/2026-01-31T020000Z").move("file:///store/night-before", expected=0)
     second = ask("validate")
     assert second.parameters["previous_snapshot"] == "file:///store/night-before"
-    suites = tmp_path / "expectations"
-    (suites / "search_ranking").mkdir(parents=True)
-    (suites / "search_ranking" / "clicks.json").write_text(json.dumps({"expectations": []}), encoding="utf-8")
-    monkeypatch.setenv("NIGHTSHIFT_EXPECTATIONS", str(suites))
+    data = add_suite()
     third = ask("validate")
     assert third.parameters["previous_snapshot"] == second.parameters["previous_snapshot"]
-    stored = store.objects.get_bytes(third.parameters["suites"]["search_ranking/clicks"].rsplit("/", 1)[-1])
-    assert json.loads(stored) == {"expectations": []}, "the stage judges by the very file that the operator saw"
-    assert len({first.fingerprint, second.fingerprint, third.fingerprint}) == 3
+    third.pin(store)
+    uri = third.parameters["suites"]["search_ranking/clicks"]
+    assert store.objects.get_bytes(StoreUri(uri).digest) == data, "the stage judges by the very file that the operator saw"
+    assert len({first.id, second.id, third.id}) == 3
 
 
 def test_validate_compares_with_the_profiles_of_the_previous_snapshot_and_of_the_champions(ask: WorkOf, store: Store) -> None:
@@ -130,14 +183,14 @@ def test_validate_compares_with_the_profiles_of_the_previous_snapshot_and_of_the
     plain = ask("validate")
     # The champion of the night before, and the model that this very run made champion before it was repeated.
     decide_on(ledger, 1, model="search_ranking", as_of=(AS_OF - timedelta(days=1)).isoformat(), evidence={"snapshot_digest": "1" * 64})
-    assert ask("validate").fingerprint == plain.fingerprint, "without a profile there is nothing to compare with"
+    assert ask("validate").id == plain.id, "without a profile there is nothing to compare with"
     profiles = {digit: store.put_json({"profile": digit}) for digit in "123"}
     for digit, uri in profiles.items():
         assert store.ref(f"profiles/search_ranking/{digit * 64}").move(uri, expected=0)
     first = ask("validate")
     assert first.parameters["earlier"] == [{"names": ["champion"], "profile": profiles["1"]}]
     decide_on(ledger, 2, model="search_ranking", as_of=AS_OF.isoformat(), evidence={"snapshot_digest": "2" * 64})
-    assert ask("validate").fingerprint == first.fingerprint
+    assert ask("validate").id == first.id
     assert store.ref("snapshots/search_ranking/2026-01-31T020000Z").move(f"file:///s/manifests/sha256/33/{'3' * 64}.json", expected=0)
     both = [{"names": ["previous"], "profile": profiles["3"]}, {"names": ["champion"], "profile": profiles["1"]}]
     assert ask("validate").parameters["earlier"] == both
@@ -182,38 +235,39 @@ def test_a_snapshot_that_is_the_previous_one_and_the_champions_is_compared_once(
     ],
 )
 def test_a_change_of_the_spec_is_new_work_for_what_depends_on_it(change: tuple[str, str], changed: set[str], ask: WorkOf) -> None:
-    assert {stage for stage in STAGES if ask(stage).fingerprint != ask(stage, change=change).fingerprint} == changed
+    assert {stage for stage in STAGES if ask(stage).id != ask(stage, change=change).id} == changed
 
 
 def test_new_inputs_are_new_work(ask: WorkOf) -> None:
-    assert ask("prepare").fingerprint != ask("prepare", snapshot="2").fingerprint
-    assert ask("train").fingerprint != ask("train", dataset="2").fingerprint
-    assert ask("evaluate").fingerprint != ask("evaluate", dataset="2").fingerprint
-    assert ask("evaluate").fingerprint != ask("evaluate", weights="others").fingerprint
-    assert ask("promote").fingerprint != ask("promote", evaluation="2").fingerprint
+    assert ask("prepare").id != ask("prepare", snapshot="2").id
+    assert ask("train").id != ask("train", dataset="2").id
+    assert ask("evaluate").id != ask("evaluate", dataset="2").id
+    assert ask("evaluate").id != ask("evaluate", weights="others").id
+    assert ask("promote").id != ask("promote", evaluation="2").id
 
 
 def test_a_model_is_evaluated_again_against_another_champion(ask: WorkOf) -> None:
     alone, against = ask("evaluate"), ask("evaluate", champion=CHAMPION)
     moved = ask("evaluate", champion={**CHAMPION, "revision": 2})
-    assert len({alone.fingerprint, against.fingerprint, moved.fingerprint}) == 3
+    assert len({alone.id, against.id, moved.id}) == 3
     assert against.parameters["champion"] == CHAMPION
 
 
-def test_once_a_model_is_champion_its_evaluation_is_the_one_that_made_it_so(ask: WorkOf) -> None:
+def test_once_a_model_is_champion_its_evaluation_is_the_one_that_made_it_so(ask: WorkOf, store: Store) -> None:
     before = ask("evaluate", champion=CHAMPION)
+    before.pin(store)
     itself = {**CHAMPION, "weights_digest": "candidates", "revision": 2}
     after = ask("evaluate", champion=itself)
-    assert after.fingerprint == before.fingerprint
+    assert after.id == before.id
     assert after.parameters["champion"] == CHAMPION
 
 
 def test_an_evaluation_depends_on_the_validation_only_where_a_person_has_to_approve_the_data(ask: WorkOf) -> None:
     before, other = ask("evaluate"), ask("evaluate", validation="2")
-    assert other.fingerprint == before.fingerprint
+    assert other.id == before.id
     assert "validation" not in other.inputs
     first, second = (ask("evaluate", validation=digest, to_approve=1) for digest in "12")
-    assert len({before.fingerprint, first.fingerprint, second.fingerprint}) == 3
+    assert len({before.id, first.id, second.id}) == 3
     assert second.inputs["validation"] == "file:///store/validate/2"
 
 
@@ -233,12 +287,26 @@ def test_training_on_a_gpu_is_other_work_and_one_on_the_cpu_is_named_as_before(a
     on_cpu = ask("train")
     monkeypatch.setattr(gpus, "local_gpus", lambda: True)
     on_gpu = ask("train")
-    assert on_gpu.fingerprint != on_cpu.fingerprint
+    assert on_gpu.id != on_cpu.id
     assert on_gpu.parameters["device"] == "cuda"
     assert "device" not in on_cpu.parameters
     covered = {"dataset": "1", "world_size": 2}
     part = spec_part(load_spec(SPEC_PATH), "train")
-    assert on_cpu.fingerprint == fingerprint("train", spec_part=part, code_version=on_cpu.code_version, inputs=covered)
+    assert on_cpu.id == fingerprint("train", spec_part=part, code_version=on_cpu.code.version, inputs=covered)
+
+
+def test_a_decision_that_only_the_store_has_is_made_again_in_a_restored_ledger(ask: WorkOf, store: Store) -> None:
+    """A night was promoted between the backup of the database and that of the store."""
+    ledger, first = Ledger(Settings.from_environment().database_url), ask("promote")
+    entry = decide_on(ledger, 1, model="search_ranking")
+    # Without its artifact, so that the next result replaces this one.
+    missing = f"{store.root_uri}/manifests/sha256/11/{'1' * 64}.json"
+    said = {"model": "search_ranking", "key": entry.key, "decision": entry.outcome, "action": entry.action}
+    first.folder.create_result(replace(result("promote", **said), fingerprint=first.id, artifact_uri=missing))
+    assert ask("promote").id == first.id
+    said["key"] = "of a decision that is not in this ledger"
+    first.folder.create_result(replace(result("promote", **said), fingerprint=first.id))
+    assert ask("promote").id == ask("promote", nonce=entry.key).id != first.id
 
 
 def test_overridden_thresholds_are_another_decision_and_travel_with_the_request(ask: WorkOf) -> None:
@@ -246,9 +314,9 @@ def test_overridden_thresholds_are_another_decision_and_travel_with_the_request(
     judged = ask("promote", overrides={"evaluate.confidence": 0.9})
     assert "overrides" not in plain.parameters
     # Another training is another model already, and so another decision.
-    assert trained.fingerprint == plain.fingerprint
+    assert trained.id == plain.id
     assert trained.parameters["overrides"] == {"train.epochs": 5}
-    assert judged.fingerprint != plain.fingerprint
+    assert judged.id != plain.id
     assert judged.parameters["overrides"] == {"evaluate.confidence": 0.9}
 
 

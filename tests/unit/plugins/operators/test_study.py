@@ -14,7 +14,8 @@ from nightshift.execution import budget, local
 from nightshift.execution.outcomes import Ended
 from nightshift.operators import study
 from nightshift.operators.stage_work import needs_of, work_of
-from nightshift.operators.study import PlanOperator, StudyWork, TrialsOperator, TuneOperator
+from nightshift.operators.study import PlanOperator, TrialsOperator, TuneOperator
+from nightshift.operators.study_work import StudyWork
 from nightshift.resolved_run import ResolvedRun
 from nightshift.settings import Settings
 from training.contracts import RunIdentity, StageRequest, StageResult
@@ -107,7 +108,7 @@ def night(shop: Path, store: Store, context_of: Context) -> Callable[..., Any]:
 
 
 def study_of(context: Any) -> StudyWork:
-    return StudyWork.of(context, ResolvedRun.of(context), Settings.from_environment())
+    return StudyWork.of(ResolvedRun.of(context), result("prepare"), Settings.from_environment())
 
 
 def worker(number: int) -> TrialsOperator:
@@ -204,7 +205,7 @@ def test_a_longer_study_is_the_same_one_and_its_summary_is_new_work(launcher: Tr
     assert execute(worker(0), night("trials", run_id="r2", change=longer))["trials"] == [5]
 
     def summary(context: Any) -> str:
-        return TuneOperator(task_id="tune").work(context, ResolvedRun.of(context), Settings.from_environment(), nonce="").fingerprint
+        return TuneOperator(task_id="tune").work(context, ResolvedRun.of(context), Settings.from_environment(), nonce="").id
 
     assert summary(night("tune")) != summary(night("tune", change=longer))
     assert summary(night("tune")) == summary(night("tune", change=("parallel: 2", "parallel: 4")))
@@ -218,5 +219,5 @@ def test_a_tuned_training_is_the_work_of_its_study(night: Context) -> None:
     results = {name: result(maker) for name, maker in needs_of("train", resolved.spec).items()}
     one = work_of("train", resolved, results, nonce="", settings=settings)
     other = work_of("train", resolved, {**results, "tuning": replace(results["tuning"], digest="2")}, nonce="", settings=settings)
-    assert one.fingerprint != other.fingerprint
+    assert one.id != other.id
     assert one.inputs["tuning"] == "file:///store/tune/1"

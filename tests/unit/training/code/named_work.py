@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from nightshift.operators.stage_work import families_of
+from nightshift.execution.code_version import families_of
 from training.code.closure import Code
 from training.code.stages import stage_code
 from training.contracts import ExitCode

@@ -23,6 +23,7 @@ from nightshift.operators.pods import StagePodOperator, TrainingJobOperator
 from nightshift.resolved_run import ResolvedRun
 from nightshift.work import Work
 from tests.unit.plugins.execution.kubernetes.kubernetes_api import RUNNING, KubernetesApi
+from training.code.closure import Code
 from training.contracts import RunIdentity, StageRequest, StageResult
 from training.runtime.provenance import CHECKOUT
 from training.spec import PipelineSpec, freeze, load_spec
@@ -102,9 +103,14 @@ class Night:
         task = StageTask(
             run=run,
             resolved=self.resolved,
-            stage=self.stage,
-            work=Work(fingerprint=FINGERPRINT, inputs={"dataset": "file:///d"}, parameters={"world_size": 1}, code_version="c"),
-            address=self.address,
+            work=Work(
+                stage=self.stage,
+                id=FINGERPRINT,
+                folder=self.address,
+                inputs={"dataset": "file:///d"},
+                parameters={"world_size": 1},
+                code=Code(version="c"),
+            ),
             operator=operator,
             context=context,
             say=self.said.append,
