@@ -12,7 +12,7 @@ from torch import nn
 
 from training.data.dataset.loader import Batch
 from training.models.ranker.module import Ranker, RankerModule
-from training.models.torch_family import Architecture
+from training.models.torch_family import TorchArchitecture
 
 STEPS_FILE: Final = "RECOVERY_STEPS_FILE"
 PARAMETER_BYTES: Final = "RECOVERY_PARAMETER_BYTES"
@@ -21,7 +21,7 @@ PARAMETER_BYTES: Final = "RECOVERY_PARAMETER_BYTES"
 class LargeModule(RankerModule):
     """The ranker beside square matrices of a given number of bytes, which each step multiplies with a few rows."""
 
-    def __init__(self, architecture: Architecture) -> None:
+    def __init__(self, architecture: TorchArchitecture) -> None:
         super().__init__(architecture)
         width = int((int(os.environ[PARAMETER_BYTES]) / 4 / 8) ** 0.5)
         self.matrices = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(8))
@@ -39,7 +39,7 @@ class LargeModule(RankerModule):
 class LargeRanker(Ranker):
     """Writes down when each loss is computed, by the first rank."""
 
-    def build(self, architecture: Architecture) -> nn.Module:
+    def build(self, architecture: TorchArchitecture) -> nn.Module:
         return LargeModule(architecture)
 
     def loss(self, module: nn.Module, batch: Batch) -> torch.Tensor:

@@ -22,7 +22,7 @@ from sqlalchemy import Engine, insert
 from benchmarks.gpu.trainings import context_of
 from training.database import connect
 from training.database.run_metrics import copy_points
-from training.database.schema import RunMetric
+from training.database.schema import RunMetricRow
 from training.engine.tracking.tracker import Tracker
 from training.store import Bucket
 from training.store.metric_journal import JournalWriter, MetricJournal
@@ -42,7 +42,7 @@ def fill(engine: Engine, runs: int, points: int) -> None:
     for run in range(runs):
         fixed = {"run_id": f"ranking:night-{run:06d}", "attempt": 1, "metric_name": "train_loss", "value": 0.5, "logged_at": at}
         with engine.begin() as connection:
-            connection.execute(insert(RunMetric), [{**fixed, "number": number + 2, "step": number} for number in range(points)])
+            connection.execute(insert(RunMetricRow), [{**fixed, "number": number + 2, "step": number} for number in range(points)])
 
 
 def copy_seconds(engine: Engine, bucket: Bucket, label: str, points: int) -> float:

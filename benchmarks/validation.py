@@ -43,7 +43,7 @@ from training.sources.table_contract import TableContract
 from training.spec.sections.data import Column
 from training.store import Manifest
 from training.store.manifests import FileEntry
-from training.validation.all_checks import Rules, validate_snapshot
+from training.validation.all_checks import CheckRules, validate_snapshot
 from training.validation.snapshot_view import open_snapshot
 from training.validation.suites.judging import SuiteJudge
 
@@ -203,7 +203,7 @@ def stage(folder: Path) -> str:
     meta = {"tables": {"rows": {"rows": rows, "schema": schema, "parts": {PART: {"rows": rows, "partition": None}}}}}
     manifest = Manifest(kind="snapshot", files={PART: FileEntry(digest="0" * 64, size_bytes=1)}, meta=meta)
     end = START + timedelta(days=DAYS)
-    rules = Rules(as_of=end, start=START, end=end, zone=ZoneInfo("UTC"), label="i0", volume_change=0.5, freshness=timedelta(days=1))
+    rules = CheckRules(as_of=end, start=START, end=end, zone=ZoneInfo("UTC"), label="i0", volume_change=0.5, freshness=timedelta(days=1))
     views = open_snapshot(manifest, folder, [contract])
     findings = validate_snapshot(views, rules, None, on_table=lambda done, total: None, suites_path=folder)
     window = (START.isoformat(), end.isoformat())

@@ -56,9 +56,9 @@ def _run(settings: Settings, options: argparse.Namespace) -> int:
 
 
 def _backfill(settings: Settings, options: argparse.Namespace) -> int:
-    from devstack.backfill import Order, run_backfill
+    from devstack.backfill import BackfillRange, run_backfill
 
-    order = Order(first=options.first, last=options.last, force=options.force, keep_going=options.keep_going)
+    order = BackfillRange(first=options.first, last=options.last, force=options.force, keep_going=options.keep_going)
     return run_backfill(settings, options.pipeline, order, say=say)
 
 

@@ -29,7 +29,7 @@ WITHOUT_DAG: Final = ("asset_event", "deadline", "task_reschedule")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
+class CleaningLimits:
     """What a cleaning leaves alone."""
 
     before: datetime
@@ -40,7 +40,7 @@ class Limits:
     """DAGs whose rows stay, because their last night is older: `make run` finds by it which night is next."""
 
 
-def limits(api: AirflowApi, before: datetime) -> Limits:
+def limits(api: AirflowApi, before: datetime) -> CleaningLimits:
     """Return what may be deleted of what is older than `before`.
 
     Raises:
@@ -51,10 +51,10 @@ def limits(api: AirflowApi, before: datetime) -> Limits:
         since = min((begin - MARGIN for begin in _begins(api, run)), default=before)
         if since < before:
             before, reason = since, f"run {run['dag_run_id']} of {run['dag_id']} is {run['state']}"
-    return Limits(before=before, reason=reason, remembered=tuple(sorted(_remembered(api, before))))
+    return CleaningLimits(before=before, reason=reason, remembered=tuple(sorted(_remembered(api, before))))
 
 
-def clean_commands(allowed: Limits) -> list[list[str]]:
+def clean_commands(allowed: CleaningLimits) -> list[list[str]]:
     """Return Airflow's own commands that delete what the limits allow, without an archive."""
     instant = allowed.before.isoformat(timespec="microseconds")
     command = [sys.executable, "-m", "airflow", "db", "clean", "--clean-before-timestamp", instant, "--skip-archive", "--yes"]

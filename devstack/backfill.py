@@ -46,7 +46,7 @@ class Row:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Order:
+class BackfillRange:
     """What to run."""
 
     first: date
@@ -57,7 +57,7 @@ class Order:
     """Continue after a night that failed."""
 
 
-def run_backfill(settings: Settings, pipeline: str, order: Order, *, say: Say) -> int:
+def run_backfill(settings: Settings, pipeline: str, order: BackfillRange, *, say: Say) -> int:
     """Run every night of the range that has not succeeded yet; return 0 if all have then, 1 otherwise.
 
     Raises:
@@ -85,7 +85,7 @@ def run_backfill(settings: Settings, pipeline: str, order: Order, *, say: Say) -
     return 0 if len(rows) == len(days) and not any(row.decision == "failed" for row in rows) else 1
 
 
-def nights_of(spec: PipelineSpec, order: Order, *, now: datetime) -> list[date]:
+def nights_of(spec: PipelineSpec, order: BackfillRange, *, now: datetime) -> list[date]:
     """Return the days of the range, in the pipeline's time zone, on which its schedule has a slot; every day without a schedule.
 
     Raises:
@@ -115,7 +115,7 @@ def nights_of(spec: PipelineSpec, order: Order, *, now: datetime) -> list[date]:
     return days
 
 
-def _run(settings: Settings, client: AirflowApi, spec: PipelineSpec, days: Sequence[date], order: Order, say: Say) -> Iterator[Row]:
+def _run(settings: Settings, client: AirflowApi, spec: PipelineSpec, days: Sequence[date], order: BackfillRange, say: Say) -> Iterator[Row]:
     for position, day in enumerate(days, start=1):
         runs = past_runs(client, spec.name, day)
         finished = next((run.run_id for run in runs if run.state == "success"), None)
@@ -151,7 +151,7 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines)
 
 
-def _ending(spec: PipelineSpec, order: Order, days: Sequence[date], rows: Sequence[Row]) -> str:
+def _ending(spec: PipelineSpec, order: BackfillRange, days: Sequence[date], rows: Sequence[Row]) -> str:
     lines = ["", table(rows)] if rows else [""]
     left = [*(row.day for row in rows if row.decision == "failed"), *days[len(rows) :]]
     if left:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from devstack.airflow_api import AirflowApi
-from devstack.airflow_database import Limits, clean_commands, limits
+from devstack.airflow_database import CleaningLimits, clean_commands, limits
 from devstack.environment import USERNAME, airflow_url, credentials, environment
 from nightshift.settings import Settings
 from training.errors import NightshiftError, UnavailableError
@@ -53,7 +53,7 @@ def clean(settings: Settings, retention: Retention, say: Callable[[str], None]) 
     return deleted
 
 
-def _clean_database(settings: Settings, allowed: Limits, say: Callable[[str], None]) -> None:
+def _clean_database(settings: Settings, allowed: CleaningLimits, say: Callable[[str], None]) -> None:
     if allowed.remembered:
         say(f"the runs of {', '.join(allowed.remembered)} stay, its last night is older")
     for command in clean_commands(allowed):
@@ -65,7 +65,7 @@ def _clean_database(settings: Settings, allowed: Limits, say: Callable[[str], No
     say(f"Airflow's database has no runs from before {allowed.before}")
 
 
-def _limits(settings: Settings, before: datetime) -> Limits:
+def _limits(settings: Settings, before: datetime) -> CleaningLimits:
     """Request from Airflow's API server. This task reached it when it started."""
     try:
         api = AirflowApi(airflow_url(settings), USERNAME, credentials(settings)["airflow_password"])

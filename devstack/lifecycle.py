@@ -21,7 +21,7 @@ from devstack.locking import START_LOCK, locked
 from devstack.noted_places import note_places
 from devstack.places import require_home, require_places
 from devstack.ports import require_free
-from devstack.processes import MARK, Mark, wait_gone
+from devstack.processes import MARK, ProcessMark, wait_gone
 from devstack.service_environment import digests
 from devstack.state import ServicesState, forget_stop, is_stop_noted, read_state
 from devstack.stopping import UNREACHABLE, end_leftovers, running, serving, stop, stopped_services_named
@@ -202,7 +202,7 @@ def _launch_supervisor(settings: Settings) -> None:
     with log_path.open("ab") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "devstack", "supervise"],
-            env={**environment(settings), MARK: str(Mark.fresh("supervisor", settings.home))},
+            env={**environment(settings), MARK: str(ProcessMark.fresh("supervisor", settings.home))},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,

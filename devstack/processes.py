@@ -65,7 +65,7 @@ class ProcessId:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class ProcessMark:
     """What one start of one component, and all that it starts, carries in its environment."""
 
     component: str
@@ -95,7 +95,7 @@ def marked(belongs: Callable[[str], bool]) -> list[ProcessId]:
     return found
 
 
-def marked_by(mark: Mark) -> list[ProcessId]:
+def marked_by(mark: ProcessMark) -> list[ProcessId]:
     """Return what one start of a component left or still runs."""
     return marked(lambda found: found == str(mark))
 

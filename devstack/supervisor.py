@@ -20,7 +20,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
-from devstack.processes import MARK, Mark, ProcessId, kill_all, marked_by, wait_gone
+from devstack.processes import MARK, ProcessId, ProcessMark, kill_all, marked_by, wait_gone
 from devstack.state import ComponentState, ServicesState, remove_state, take_lock
 from training.errors import NightshiftError
 
@@ -56,7 +56,7 @@ class _Running:
     state: str = "waiting"
     process: subprocess.Popen[bytes] | None = None
     identity: ProcessId | None = None
-    mark: Mark | None = None
+    mark: ProcessMark | None = None
     restarts: int = 0
     failures: int = 0
     """Consecutive ends, each before the component was steady."""
@@ -141,7 +141,7 @@ class Supervisor:
             ServicesState(me, tuple(components), self._settings).write(self._home)
 
     def _start(self, entry: _Running) -> None:
-        component, mark = entry.component, Mark.fresh(entry.component.name, self._home)
+        component, mark = entry.component, ProcessMark.fresh(entry.component.name, self._home)
         if entry.log_path.exists() and entry.log_path.stat().st_size > MAX_LOG_BYTES:
             entry.log_path.replace(entry.log_path.with_suffix(".log.1"))
         with entry.log_path.open("ab") as log:

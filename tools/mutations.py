@@ -64,12 +64,12 @@ class Mutation:
 
 def mutations_of(source: bytes) -> list[Mutation]:
     """Return all mutations of a source, in its order."""
-    finder = _Finder(source)
+    finder = _MutationFinder(source)
     finder.visit(ast.parse(source))
     return sorted(set(finder.found), key=lambda mutation: (mutation.start, mutation.stop, mutation.replacement))
 
 
-class _Finder(ast.NodeVisitor):
+class _MutationFinder(ast.NodeVisitor):
     def __init__(self, source: bytes) -> None:
         self._source = source
         self._line_starts = [0]

@@ -46,7 +46,7 @@ def _settled(context: Context, settings: Settings) -> Ref:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class NamedArtifact:
     """What a trigger names and a run takes instead of its own: an existing snapshot, or a model from outside."""
 
     uri: str
@@ -54,7 +54,7 @@ class Given:
     digest: str
 
     @classmethod
-    def from_json(cls, values: JsonObject) -> Given:
+    def from_json(cls, values: JsonObject) -> NamedArtifact:
         return cls(str(values["uri"]), str(values["digest"]))
 
 
@@ -70,10 +70,10 @@ class ResolvedRun:
         self.overrides: JsonObject = overrides if isinstance(overrides, Mapping) else {}
         """Dotted key of the spec to the value that the trigger gave instead."""
         chosen = values.get("snapshot")
-        self.snapshot: Given | None = Given.from_json(chosen) if isinstance(chosen, Mapping) else None
+        self.snapshot: NamedArtifact | None = NamedArtifact.from_json(chosen) if isinstance(chosen, Mapping) else None
         """That a trigger names instead of the sources."""
         artifact = values.get("artifact")
-        self.artifact: Given | None = Given.from_json(artifact) if isinstance(artifact, Mapping) else None
+        self.artifact: NamedArtifact | None = NamedArtifact.from_json(artifact) if isinstance(artifact, Mapping) else None
         """A model from outside, which the run judges instead of training one."""
         self.store = Store(Settings.from_environment().store_uri)
         self.spec = PipelineSpec.thaw(self.store.get_json(self.spec_uri))

@@ -84,7 +84,7 @@ class Settings:
             SpecError: every variable that is wrong (`settings.path`, `settings.store`, `settings.database`, `settings.mlflow`,
                 `settings.port`, `settings.backend`, `settings.packages`, `settings.places`).
         """
-        reader = _Reader(environ)
+        reader = _SettingsReader(environ)
         home = reader.path(HOME, CHECKOUT / ".local")
         mlflow_port = reader.port(MLFLOW_PORT, 5000)
         settings = cls(
@@ -130,7 +130,7 @@ class Settings:
         return settings
 
 
-class _Reader:
+class _SettingsReader:
     """Reads variables and gathers what is wrong with them."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:

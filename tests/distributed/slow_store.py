@@ -9,7 +9,7 @@ from typing import Any, Final
 from torch import nn
 
 from benchmarks.large_ranker import LargeRanker
-from training.models.torch_family import Architecture
+from training.models.torch_family import TorchArchitecture
 from training.store.objects import Objects
 
 BYTES_PER_SECOND: Final = "SLOW_STORE_BYTES_PER_SECOND"
@@ -19,7 +19,7 @@ BYTES_PER_SECOND: Final = "SLOW_STORE_BYTES_PER_SECOND"
 class SlowStoreRanker(LargeRanker):
     """Slows down the store of its process when the module is built."""
 
-    def build(self, architecture: Architecture) -> nn.Module:
+    def build(self, architecture: TorchArchitecture) -> nn.Module:
         limit_store(float(os.environ[BYTES_PER_SECOND]))
         return super().build(architecture)
 

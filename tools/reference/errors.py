@@ -22,7 +22,7 @@ ANY: Final = re.compile(r"[a-z][a-z_0-9]*(\.[a-z_][a-z_0-9]*)?\Z")
 """Also a code of one word, `cardinality`, or one that looks like a file: only the first argument of an error is taken for one."""
 NOT_CODES: Final = re.compile(r".*\.(json|db|html|css|js|py|toml|yaml|parquet|ini|safetensors|ubj|onnx|csv|txt|npy|pid|lock|log|sock|io)\Z")
 RAISED_AS: Final[Mapping[str, str]] = {
-    **dict.fromkeys(("Problem", "Finding", "refusal", "problem_at", "_fatal", "_fits", "_note", "_refuse", "_refused"), "SpecError"),
+    **dict.fromkeys(("Problem", "Violation", "refusal", "problem_at", "_fatal", "_fits", "_note", "_refuse", "_refused"), "SpecError"),
     **dict.fromkeys(("Registry", "implementation", "imported"), "SpecError"),
     **dict.fromkeys(("CheckResult", "result", "_result"), "check of the validation report"),
     **dict.fromkeys(("Verdict", "LaunchStatus", "_of_code"), "outcome of an attempt"),
@@ -150,7 +150,7 @@ def _called(call: ast.Call) -> str:
 def _hints(call: ast.Call, named: Mapping[str, set[str]]) -> set[str]:
     """Return the hints of a call: its keyword `hint`, or what follows code and message; a name stands for what the file assigns to it."""
     given = next((keyword.value for keyword in call.keywords if keyword.arg == "hint"), None)
-    if given is None and _called(call) in ("Finding", "_refused", "_fits") and len(call.args) == 4:
+    if given is None and _called(call) in ("Violation", "_refused", "_fits") and len(call.args) == 4:
         given = call.args[3]
     if given is None:
         return set()

@@ -134,7 +134,7 @@ EXAMPLES: Final[Mapping[str, str]] = {
     "SaveInterval.time": "10m",
     "SearchSpace.step": "2",
     "Slack.channel": '"#models"',
-    "Source.history": "28d",
+    "PipelineSource.history": "28d",
     "Split.by": "random",
     "Split.column": "customer_id",
     "Split.gap": "7d",

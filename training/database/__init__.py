@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from training.database.connect import connect, database_url
-from training.database.schema import Base, DatasetVersion
+from training.database.schema import Base, DatasetVersionRow
 
-__all__ = ["Base", "DatasetVersion", "connect", "database_url"]
+__all__ = ["Base", "DatasetVersionRow", "connect", "database_url"]

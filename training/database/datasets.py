@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from training.contracts import JsonObject
 from training.database.connect import database_faults
-from training.database.schema import DatasetVersion
+from training.database.schema import DatasetVersionRow
 from training.errors import DataError, DeniedError, shown
 from training.spec.scalar_types import free_text_fault
 from training.store import Store
@@ -69,9 +69,9 @@ def datasets(engine: Engine, pipeline: str | None = None) -> list[Dataset]:
     Raises:
         UnavailableError: `database.unavailable`.
     """
-    wanted = select(DatasetVersion).order_by(DatasetVersion.name, DatasetVersion.id.desc())
+    wanted = select(DatasetVersionRow).order_by(DatasetVersionRow.name, DatasetVersionRow.id.desc())
     if pipeline is not None:
-        wanted = wanted.where(DatasetVersion.name == pipeline)
+        wanted = wanted.where(DatasetVersionRow.name == pipeline)
     with database_faults(), Session(engine) as session:
         return [_dataset(row) for row in session.scalars(wanted)]
 
@@ -90,7 +90,7 @@ def find_dataset(engine: Engine, pipeline: str, version: str) -> Dataset:
         row = session.scalar(_wanted(pipeline, version))
         if row is not None:
             return _dataset(row)
-        others = session.scalars(select(DatasetVersion.name).where(DatasetVersion.version == version[:VERSION_DIGITS])).all()
+        others = session.scalars(select(DatasetVersionRow.name).where(DatasetVersionRow.version == version[:VERSION_DIGITS])).all()
     message = f"pipeline {pipeline} has no snapshot {shown(version)}"
     if others:
         message += f": it is of {', '.join(sorted(others))}"
@@ -130,7 +130,7 @@ def deprecated_versions(engine: Engine, pipeline: str) -> tuple[str, ...]:
     Raises:
         UnavailableError: `database.unavailable`.
     """
-    wanted = select(DatasetVersion.version).where(DatasetVersion.name == pipeline, DatasetVersion.deprecated_by.is_not(None))
+    wanted = select(DatasetVersionRow.version).where(DatasetVersionRow.name == pipeline, DatasetVersionRow.deprecated_by.is_not(None))
     with database_faults(), Session(engine) as session:
         return tuple(session.scalars(wanted))
 
@@ -172,11 +172,11 @@ def deprecate(engine: Engine, pipeline: str, version: str, *, by: str, reason: s
     return find_dataset(engine, pipeline, known.version)
 
 
-def _wanted(pipeline: str, version: str) -> Select[DatasetVersion]:
-    return select(DatasetVersion).where(DatasetVersion.name == pipeline, DatasetVersion.version == version[:VERSION_DIGITS])
+def _wanted(pipeline: str, version: str) -> Select[DatasetVersionRow]:
+    return select(DatasetVersionRow).where(DatasetVersionRow.name == pipeline, DatasetVersionRow.version == version[:VERSION_DIGITS])
 
 
-def _dataset(row: DatasetVersion) -> Dataset:
+def _dataset(row: DatasetVersionRow) -> Dataset:
     return Dataset(
         pipeline=row.name,
         version=row.version,

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from training.contracts import JsonObject
 from training.database.connect import database_faults
-from training.database.schema import PipelineRecord, PipelineRun
+from training.database.schema import PipelineRow, PipelineRunRow
 
 QUEUED: Final = "queued"
 RUNNING: Final = "running"
@@ -76,17 +76,17 @@ def record_queued(engine: Engine, pipeline: str, run_id: str, parameters: JsonOb
         "parameters": dict(parameters),
         "resource_spec": {},
     }
-    is_ended = PipelineRun.state.not_in((QUEUED, RUNNING))
-    statement = add(PipelineRun).values(run_id=f"{pipeline}:{run_id}", **row)
+    is_ended = PipelineRunRow.state.not_in((QUEUED, RUNNING))
+    statement = add(PipelineRunRow).values(run_id=f"{pipeline}:{run_id}", **row)
     with database_faults(), Session(engine) as session, session.begin():
-        session.execute(statement.on_conflict_do_update(index_elements=[PipelineRun.run_id], set_=row, where=is_ended))
+        session.execute(statement.on_conflict_do_update(index_elements=[PipelineRunRow.run_id], set_=row, where=is_ended))
 
 
 def _record(engine: Engine, run: SettledRun) -> None:
     now = datetime.now(UTC)
     with database_faults(), Session(engine) as session, session.begin():
         session.merge(
-            PipelineRecord(
+            PipelineRow(
                 name=run.pipeline,
                 description=run.description,
                 schedule=run.schedule,
@@ -96,7 +96,7 @@ def _record(engine: Engine, run: SettledRun) -> None:
             )
         )
         session.merge(
-            PipelineRun(
+            PipelineRunRow(
                 run_id=f"{run.pipeline}:{run.run_id}",
                 pipeline=run.pipeline,
                 state=RUNNING,
@@ -113,16 +113,16 @@ def _record(engine: Engine, run: SettledRun) -> None:
 def config_of(engine: Engine, pipeline: str) -> Mapping[str, Any] | None:
     """Return the YAML of a pipeline with its defaults, as its newest run found it; None: no run has begun yet."""
     with database_faults(), Session(engine) as session:
-        return session.scalar(select(PipelineRecord.dag_config).where(PipelineRecord.name == pipeline))
+        return session.scalar(select(PipelineRow.dag_config).where(PipelineRow.name == pipeline))
 
 
 def unsettled_runs(engine: Engine, *, now: datetime | None = None) -> list[tuple[str, str, str]]:
     """Return pipeline, run id and noted state of the runs whose state may change: those that are queued or run, and those that failed
     within a week."""
     begin = (now or datetime.now(UTC)) - CLEARED_WITHIN
-    failed_lately = and_(PipelineRun.state == FAILED, PipelineRun.ended_at > begin)
-    is_open = PipelineRun.state.in_((QUEUED, RUNNING))
-    asked = select(PipelineRun.pipeline, PipelineRun.run_id, PipelineRun.state).where(or_(is_open, failed_lately))
+    failed_lately = and_(PipelineRunRow.state == FAILED, PipelineRunRow.ended_at > begin)
+    is_open = PipelineRunRow.state.in_((QUEUED, RUNNING))
+    asked = select(PipelineRunRow.pipeline, PipelineRunRow.run_id, PipelineRunRow.state).where(or_(is_open, failed_lately))
     with database_faults(), Session(engine) as session:
         return [(pipeline, key.removeprefix(f"{pipeline}:"), state) for pipeline, key, state in session.execute(asked)]
 
@@ -133,7 +133,7 @@ def note_state(engine: Engine, pipeline: str, run_id: str, state: str, *, noted:
     Args:
         state: `success`, `failed`, `lost` or `running`.
     """
-    wanted = PipelineRun.run_id == f"{pipeline}:{run_id}"
+    wanted = PipelineRunRow.run_id == f"{pipeline}:{run_id}"
     ended_at = None if state == RUNNING else datetime.now(UTC)
     with database_faults(), Session(engine) as session, session.begin():
-        session.execute(update(PipelineRun).where(wanted, PipelineRun.state == noted).values(state=state, ended_at=ended_at))
+        session.execute(update(PipelineRunRow).where(wanted, PipelineRunRow.state == noted).values(state=state, ended_at=ended_at))

@@ -18,7 +18,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from training.database.connect import database_faults
-from training.database.schema import RunMetric
+from training.database.schema import RunMetricRow
 from training.errors import StoreError
 from training.store import Bucket
 from training.store.metric_journal import PREFIX, JournalPoint, MetricJournal
@@ -44,19 +44,19 @@ def copy_points(engine: Engine, bucket: Bucket, pipeline: str, run_id: str) -> i
         UnavailableError: `database.unavailable`, or the store does not answer; what was added stays.
     """
     key, journal, num_added = f"{pipeline}:{run_id}", MetricJournal(bucket, pipeline, run_id), 0
-    newest = select(RunMetric).where(RunMetric.run_id == key).order_by(RunMetric.number.desc()).limit(1)
+    newest = select(RunMetricRow).where(RunMetricRow.run_id == key).order_by(RunMetricRow.number.desc()).limit(1)
     with database_faults(), Session(engine) as session:
         row = session.scalar(newest)
     number = 0 if row is None else row.number
     if row is not None and _has_begun_again(journal, row):
         with database_faults(), Session(engine) as session, session.begin():
-            session.execute(delete(RunMetric).where(RunMetric.run_id == key))
+            session.execute(delete(RunMetricRow).where(RunMetricRow.run_id == key))
         number = 0
     add = postgresql.insert if engine.dialect.name == "postgresql" else sqlite.insert
     rows = (_row(key, point) for point in journal.after(number))
     while added := list(islice(rows, ROWS)):
         with database_faults(), Session(engine) as session, session.begin():
-            session.execute(add(RunMetric).on_conflict_do_nothing(), added)
+            session.execute(add(RunMetricRow).on_conflict_do_nothing(), added)
         num_added += len(added)
     return num_added
 
@@ -88,7 +88,7 @@ def delete_expired(engine: Engine, bucket: Bucket, *, before: datetime) -> int:
     Raises:
         UnavailableError: as `copy_points`; what was deleted stays deleted.
     """
-    old = select(RunMetric.run_id).group_by(RunMetric.run_id).having(func.max(RunMetric.logged_at) < before)
+    old = select(RunMetricRow.run_id).group_by(RunMetricRow.run_id).having(func.max(RunMetricRow.logged_at) < before)
     with database_faults(), Session(engine) as session:
         candidates = set(session.scalars(old))
     if not candidates:
@@ -99,12 +99,12 @@ def delete_expired(engine: Engine, bucket: Bucket, *, before: datetime) -> int:
     for run_id in sorted(candidates):
         # A transaction for each: others write in between.
         with database_faults(), Session(engine) as session, session.begin():
-            num_rows += session.scalar(select(func.count()).where(RunMetric.run_id == run_id)) or 0
-            session.execute(delete(RunMetric).where(RunMetric.run_id == run_id))
+            num_rows += session.scalar(select(func.count()).where(RunMetricRow.run_id == run_id)) or 0
+            session.execute(delete(RunMetricRow).where(RunMetricRow.run_id == run_id))
     return num_rows
 
 
-def _has_begun_again(journal: MetricJournal, newest: RunMetric) -> bool:
+def _has_begun_again(journal: MetricJournal, newest: RunMetricRow) -> bool:
     """Return whether the journal has another event than the table, or none, at the number of the table's newest row."""
     point = next(journal.after(newest.number - 1), None)
     if point is None:

@@ -20,7 +20,7 @@ class Base(DeclarativeBase):
     """Base of all of our tables."""
 
 
-class DatasetVersion(Base):
+class DatasetVersionRow(Base):
     """One snapshot that some run made. A row stays for good, also when retention has deleted the snapshot's files."""
 
     __tablename__ = "dataset_version"
@@ -51,7 +51,7 @@ class DatasetVersion(Base):
     deprecated_reason: Mapped[str | None] = mapped_column(String(2000))
 
 
-class LedgerDecision(Base):
+class LedgerDecisionRow(Base):
     """One decision about a model version. Rows are only ever added: triggers refuse to delete one, or to change it but for `deleted_at`."""
 
     __tablename__ = "ledger_decision"
@@ -70,7 +70,7 @@ class LedgerDecision(Base):
     """SHA-256 of the weights: what the decision is about."""
     version: Mapped[str] = mapped_column(String(32))
     """The number that MLflow's registry had for these weights when it was decided. It may have another one now, and other weights may have
-    had this one: see `RegisteredVersion`."""
+    had this one: see `RegisteredVersionRow`."""
     action: Mapped[str] = mapped_column(String(32))
     """What moved: see `training.registry.ledger.entries.ACTIONS`."""
     outcome: Mapped[str] = mapped_column(String(32))
@@ -89,7 +89,7 @@ class LedgerDecision(Base):
     """When retention deleted the version's weights: the only field that is set later, once."""
 
 
-class ModelStanding(Base):
+class ModelStandingRow(Base):
     """The versions that hold a model's aliases; moves by compare-and-set on `revision`, in the transaction that adds the decision."""
 
     __tablename__ = "model_standing"
@@ -107,7 +107,7 @@ class ModelStanding(Base):
     """Processes that may be writing to MLflow: name to the revision that each began at, and since when. One that dies leaves its entry."""
 
 
-class RegisteredVersion(Base):
+class RegisteredVersionRow(Base):
     """Where MLflow has the weights of a version now. A hint: each use compares the version's source, and what the store noted of it."""
 
     __tablename__ = "registered_version"
@@ -124,7 +124,7 @@ class RegisteredVersion(Base):
     """When it was made from the store, with the code of that time; absent: the logged model is the one of its evaluation."""
 
 
-class RegistryFinding(Base):
+class RegistryFindingRow(Base):
     """An alias in MLflow that serves other weights than the ledger says, or none. Rows stay as a record."""
 
     __tablename__ = "registry_finding"
@@ -144,7 +144,7 @@ class RegistryFinding(Base):
     """When an alert was sent last."""
 
 
-class RollbackOrder(Base):
+class RollbackOrderRow(Base):
     """An order to roll a model back, which the REST route has checked: the DAG `rollback` is given its id alone."""
 
     __tablename__ = "rollback_order"
@@ -160,7 +160,7 @@ class RollbackOrder(Base):
     ordered_at: Mapped[datetime] = mapped_column(DateTime(timezone=True))
 
 
-class ModelVersion(Base):
+class ModelVersionRow(Base):
     """One version of a model: unique weights, a semantic version, and what it was made of."""
 
     __tablename__ = "model_version"
@@ -185,7 +185,7 @@ class ModelVersion(Base):
     created_at: Mapped[datetime] = mapped_column(DateTime(timezone=True))
 
 
-class RunMetric(Base):
+class RunMetricRow(Base):
     """A point of a training's journal of metrics in the store, copied for SQL clients."""
 
     __tablename__ = "run_metric"
@@ -204,7 +204,7 @@ class RunMetric(Base):
     logged_at: Mapped[datetime] = mapped_column(DateTime(timezone=True))
 
 
-class PipelineRecord(Base):
+class PipelineRow(Base):
     """A pipeline as its newest run found it."""
 
     __tablename__ = "pipeline"
@@ -218,7 +218,7 @@ class PipelineRecord(Base):
     updated_at: Mapped[datetime] = mapped_column(DateTime(timezone=True))
 
 
-class PipelineRun(Base):
+class PipelineRunRow(Base):
     """A run of a pipeline: one that a request queued, or whose first task has settled what it works with."""
 
     __tablename__ = "pipeline_run"

@@ -23,7 +23,7 @@ from training.engine.precision import autocast
 from training.large.clipping import clip_divided_gradients
 from training.large.mesh import DATA, PIPELINE, mesh_of
 from training.large.module_buffers import saved_buffers, take_from_first
-from training.large.pipeline_cut import Cut, Given, names_of_stages, shared_gpus
+from training.large.pipeline_cut import ComputedOutput, Cut, names_of_stages, shared_gpus
 from training.large.stage import Passed, StageOfBatch, learn_passed
 from training.process import liveness
 from training.spec.layout import Layout
@@ -243,7 +243,7 @@ class PipelinedModel:
         with autocast(self._precision, self._gang.device):
             output = self._stage.stage(given)
             if self._is_last:
-                return float(loss(Given(output, batch), batch))
+                return float(loss(ComputedOutput(output, batch), batch))
         dist.send(output.contiguous(), group=self._stages, group_dst=self._stage_number + 1)
         return 0.0
 

@@ -74,7 +74,7 @@ def names_of_stages(module: nn.Module, stages: Sequence[nn.Module], num_stages: 
     return found
 
 
-class Given(nn.Module):
+class ComputedOutput(nn.Module):
     """Stands for the model in a family's `loss`: called with the batch, it returns what the last stage has computed of it."""
 
     def __init__(self, output: object, batch: Batch) -> None:

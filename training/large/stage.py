@@ -17,7 +17,7 @@ from training.data.dataset.loader import Batch
 from training.engine.parallel.strategy import SumLoss
 from training.engine.precision import autocast
 from training.errors import SpecError
-from training.large.pipeline_cut import Given, wrong_cut
+from training.large.pipeline_cut import ComputedOutput, wrong_cut
 
 MAX_DIMENSIONS: Final = 8
 DTYPES: Final = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
@@ -80,7 +80,7 @@ class StageOfBatch(nn.Module):
         with autocast(self.precision, self.device):
             output = self.stage(batch if self.is_first else states[0][:rows])
             if self.is_last:
-                total = self._loss(Given(output, batch), batch)
+                total = self._loss(ComputedOutput(output, batch), batch)
         if self.is_last:
             self._totals.append(total.detach())
             return total * (1 / self._weight)
@@ -155,7 +155,7 @@ def _output_refused(output: object, rows: int) -> int:
 
 def _loss_refused(output: object, batch: Batch, loss: SumLoss) -> int:
     try:
-        loss(Given(output, batch), batch)
+        loss(ComputedOutput(output, batch), batch)
     except SpecError:
         return 4
     return 0

@@ -80,7 +80,7 @@ class FitResult:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Artifact:
+class ImportedArtifact:
     """A model from outside, which a family takes in instead of training one."""
 
     path: Path
@@ -105,7 +105,7 @@ class Family(ABC):
             NoUsableCheckpointError: checkpoints exist and none can be read.
         """
 
-    def imported(self, artifact: Artifact) -> FitResult:
+    def imported(self, artifact: ImportedArtifact) -> FitResult:
         """Return a model from outside as if it had been fitted, with an empty history. Nothing is unpickled.
 
         Raises:

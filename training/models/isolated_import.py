@@ -29,7 +29,7 @@ from training.data.features.transforms import LayoutEntry, Matrix
 from training.errors import DataError, NightshiftError, OutOfMemoryError, Problem, SpecError, UnavailableError
 from training.format import figure
 from training.installation import PYTHON_PATH
-from training.models.base import Artifact, FitResult, Scorer, load_family
+from training.models.base import FitResult, ImportedArtifact, Scorer, load_family
 from training.process.child import bind_to_parent
 from training.runtime.exhausted_resources import machine_limit
 from training.runtime.stage_memory import STAGE_MEMORY, stage_memory_bytes
@@ -48,7 +48,7 @@ DEPENDENCE_TOLERANCE: Final = 1e-3
 """Share of a score. Products of matrices of other sizes round otherwise, by less than a thousandth of this."""
 
 
-def load_apart(artifact: Artifact, cells: NDArray[np.int32], folder: Path, code_files: Mapping[str, str]) -> FitResult:
+def load_apart(artifact: ImportedArtifact, cells: NDArray[np.int32], folder: Path, code_files: Mapping[str, str]) -> FitResult:
     """Return the model, which has scored the cells [rows, features] of some rows in a process of its own.
 
     Args:
@@ -114,7 +114,7 @@ def main() -> None:
     answer: dict[str, Any]
     try:
         code = LoadedCode(asked["code_files"])
-        artifact = Artifact(
+        artifact = ImportedArtifact(
             path=Path(asked["path"]), spec=PipelineSpec.thaw(asked["spec"]), features=asked["features"], num_classes=asked["num_classes"]
         )
         result = load_and_score(artifact, np.load(folder / CELLS), folder)
@@ -127,7 +127,7 @@ def main() -> None:
     (folder / ANSWER).write_bytes(canonical_json(answer))
 
 
-def load_and_score(artifact: Artifact, cells: NDArray[np.int32], folder: Path) -> FitResult:
+def load_and_score(artifact: ImportedArtifact, cells: NDArray[np.int32], folder: Path) -> FitResult:
     """Return the model, which has scored the cells [rows, features]; its weights are in `folder`. Raises as `load_apart`."""
     family = load_family(artifact.spec.train.model)
     result = family.imported(artifact)
@@ -136,7 +136,7 @@ def load_and_score(artifact: Artifact, cells: NDArray[np.int32], folder: Path) -
     return result
 
 
-def _check_scores(scorer: Scorer, cells: NDArray[np.int32], artifact: Artifact) -> None:
+def _check_scores(scorer: Scorer, cells: NDArray[np.int32], artifact: ImportedArtifact) -> None:
     """Find now what the evaluation would stumble over in an hour."""
     layout = tuple(LayoutEntry(**entry) for entry in artifact.features)
     # Every second row in the reverse order: other rows beside each, and another number of them.
@@ -161,7 +161,7 @@ def unscored(num_rows: int, cause: Exception) -> DataError:
     return DataError("artifact.scores", f"{num_rows} rows of the validation split cannot be scored: {words}", hint=hint)
 
 
-def _fault(scores: NDArray[np.float64], num_rows: int, artifact: Artifact) -> str:
+def _fault(scores: NDArray[np.float64], num_rows: int, artifact: ImportedArtifact) -> str:
     """Return what is wrong with the scores, or nothing."""
     num_classes = artifact.num_classes
     wanted = (num_rows,) if num_classes is None else (num_rows, num_classes)

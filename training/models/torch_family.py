@@ -17,7 +17,7 @@ from torch import nn
 from training.data.dataset.loader import Batch, Loader, ShardSet
 from training.data.dataset.shard_format import FeatureEntry
 from training.errors import Problem, SpecError
-from training.models.base import Artifact, Family, FitContext, FitResult, Scorer
+from training.models.base import Family, FitContext, FitResult, ImportedArtifact, Scorer
 
 if TYPE_CHECKING:
     from training.contracts import JsonObject
@@ -38,7 +38,7 @@ SCORED_ROWS: Final = 65_536
 """Rows scored at a time: a fixed number, so that sums do not depend on the number of requested rows."""
 
 
-class Architecture(TypedDict):
+class TorchArchitecture(TypedDict):
     """What a torch module is built from, as JSON in a model's `model.json`."""
 
     features: list[FeatureEntry]
@@ -58,7 +58,7 @@ class TorchFamily(Family):
     """Whether `loss` multiplies each row's loss by `batch["weight"]`, where the batch has it. Without, weights are refused."""
 
     @abstractmethod
-    def build(self, architecture: Architecture) -> nn.Module:
+    def build(self, architecture: TorchArchitecture) -> nn.Module:
         """Return a fresh module. It is called with a batch and returns [n] float32."""
 
     @abstractmethod
@@ -66,7 +66,7 @@ class TorchFamily(Family):
         """Return the loss summed over the batch's units: rows, each times its weight where there are weights, or groups."""
 
     @staticmethod
-    def architecture_of(spec: PipelineSpec, features: Sequence[FeatureEntry]) -> Architecture:
+    def architecture_of(spec: PipelineSpec, features: Sequence[FeatureEntry]) -> TorchArchitecture:
         """Return what `build` needs: settings of the spec, and the model's input, floats first."""
         plans = spec.prepare.features
         return {
@@ -176,7 +176,7 @@ class TorchFamily(Family):
             scalars=loop.scalars(),
         )
 
-    def imported(self, artifact: Artifact) -> FitResult:
+    def imported(self, artifact: ImportedArtifact) -> FitResult:
         from training.models.torch_importing import imported_weights
 
         self.check_task(artifact.spec.train.model, artifact.spec.evaluate.task)
@@ -201,7 +201,7 @@ class TorchFamily(Family):
             return chosen_layout(self, spec, gang, dataset_meta["layout"]["features"], rows_of_a_group=rows_of_a_group)
 
     def load(self, folder: Path, architecture: Mapping[str, object]) -> Scorer:
-        module = self.build(cast(Architecture, architecture))
+        module = self.build(cast(TorchArchitecture, architecture))
         module.load_state_dict(load_file(folder / "weights.safetensors"))
         module.eval()
 

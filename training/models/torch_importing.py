@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save
 from training.engine.checkpoint.chunks import ChunkedEntry
 from training.engine.checkpoint.importing import check_tensors, read_header, whole_tensor
 from training.errors import DataError
-from training.models.base import Artifact, FitResult
+from training.models.base import FitResult, ImportedArtifact
 
 if TYPE_CHECKING:
     from training.models.torch_family import TorchFamily
@@ -20,7 +20,7 @@ NAME: Final = "the file"
 MAX_NAMED: Final = 10
 
 
-def imported_weights(family: TorchFamily, artifact: Artifact) -> FitResult:
+def imported_weights(family: TorchFamily, artifact: ImportedArtifact) -> FitResult:
     """Return the weights as `weights.safetensors`, of the module that the family builds for the pipeline's input.
 
     Raises:

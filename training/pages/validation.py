@@ -10,7 +10,7 @@ from typing import Any, Final
 from training.data.snapshot.label_delay import MAX_DAYS_SHOWN
 from training.format import brief, finite, local_moment
 from training.pages.templates import template_environment
-from training.validation.drift.between_snapshots import Bar, ColumnDrift, Comparison
+from training.validation.drift.between_snapshots import Bar, ColumnDrift, SnapshotComparison
 from training.validation.results import Findings
 
 STATUS_ORDER: Final = {"failed": 0, "warned": 1, "passed": 2}
@@ -103,7 +103,7 @@ class ComparedTable:
     columns: tuple[ChartedColumn, ...]
 
 
-def compared_tables(comparisons: Sequence[Comparison]) -> list[ComparedTable]:
+def compared_tables(comparisons: Sequence[SnapshotComparison]) -> list[ComparedTable]:
     """Return the tables that were compared, the columns with the largest index first."""
     return [
         ComparedTable(heading=f"{table} against {comparison.words}", as_of=comparison.as_of, columns=tuple(_charted(columns)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from training.errors import DeniedError, UnavailableError
 from training.registry.ledger.decisions import roll_back
-from training.registry.ledger.findings import Findings
+from training.registry.ledger.findings import RecordedFindings
 from training.registry.ledger.ledger import Ledger
 from training.runtime.lazy_imports import MLFLOW_DEFERRED, lean_imports
 from training.store import Store
@@ -36,7 +36,7 @@ def roll_back_and_mirror(ledger: Ledger, store: Store, model: str, *, to: str, e
         # Not again: a second rollback would go further back.
         hint = f"the rollback is recorded; to update MLflow: python -m training.registry check {model} --repair"
         raise UnavailableError(err.code, err.message, hint=hint) from err
-    lost = [finding for finding in Findings(ledger.database_url).open(model) if finding.kind == "missing"]
+    lost = [finding for finding in RecordedFindings(ledger.database_url).open(model) if finding.kind == "missing"]
     if lost:
         raise DeniedError(
             "registry.version_missing", f"the rollback is recorded, but {lost[0].words}", hint="name another version with --to"

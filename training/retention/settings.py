@@ -15,7 +15,7 @@ from training.installation import Variable
 from training.spec.reader.problems import in_order, problems_of
 from training.spec.reader.yaml import read_document
 from training.spec.scalar_types import PositiveDuration, Section, refusal
-from training.store.reachability import Rules
+from training.store.reachability import KeepRules
 
 RETENTION: Final = Variable(
     name="NIGHTSHIFT_RETENTION",
@@ -56,8 +56,8 @@ class Retention(Section):
     every: PositiveDuration = Field(default="1d", validate_default=True)
     """Housekeeping collects when the last collection is so long ago."""
 
-    def rules(self) -> Rules:
-        return Rules(runs=self.runs, attempts=self.attempts, grace=self.grace)
+    def rules(self) -> KeepRules:
+        return KeepRules(runs=self.runs, attempts=self.attempts, grace=self.grace)
 
 
 def load_retention(environ: Mapping[str, str] = os.environ) -> Retention:

@@ -53,7 +53,7 @@ def lean_imports(*, deferred: Collection[str] = (), absent: Collection[str] = ()
         deferred: full names of modules that are loaded at their first use, in this block or later.
         absent: full names of modules whose import fails in this block with ModuleNotFoundError, where `may_omit` allows it.
     """
-    finder = _Finder(frozenset(deferred), frozenset(absent) if may_omit() else frozenset())
+    finder = _DeferringFinder(frozenset(deferred), frozenset(absent) if may_omit() else frozenset())
     is_collecting = gc.isenabled()
     sys.meta_path.insert(0, finder)
     gc.disable()
@@ -94,7 +94,7 @@ class _Repeatable(Loader):
             raise
 
 
-class _Finder(MetaPathFinder):
+class _DeferringFinder(MetaPathFinder):
     """Answers for the named modules, in the thread that made it."""
 
     def __init__(self, deferred: frozenset[str], absent: frozenset[str]) -> None:

@@ -72,7 +72,7 @@ class Rank:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class ForkedRank:
     """A forked rank that waits for its environment."""
 
     process: ForkedProcess
@@ -106,7 +106,7 @@ def main() -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     # Imports make no garbage.
     gc.disable()
-    waiting: list[Waiting] = []
+    waiting: list[ForkedRank] = []
     with limited(start_limit_seconds()):
         from torch.distributed import run as torchrun
 
@@ -154,7 +154,7 @@ def import_only(module: str) -> None:
         delattr(sys.modules[package], name)
 
 
-def fork_ranks(options: Namespace) -> list[Waiting] | Rank:
+def fork_ranks(options: Namespace) -> list[ForkedRank] | Rank:
     """Fork a process for each rank of this node; return them, or in a rank what to run.
 
     Raises:
@@ -176,7 +176,7 @@ def fork_ranks(options: Namespace) -> list[Waiting] | Rank:
             _await_start(parent_pid, reader, is_ready)
             return Rank(module=options.training_script, arguments=list(options.training_script_args))
         os.close(reader)
-        waiting.append(Waiting(ForkedProcess(pid), writer))
+        waiting.append(ForkedRank(ForkedProcess(pid), writer))
     gc.unfreeze()
     os.close(is_ready)
     with os.fdopen(ready, "rb") as stream:
@@ -214,7 +214,7 @@ def _await_start(parent_pid: int, reader: int, is_ready: int) -> None:
 
 
 @contextlib.contextmanager
-def started_by(waiting: list[Waiting], started: list[Started]) -> Iterator[None]:
+def started_by(waiting: list[ForkedRank], started: list[Started]) -> Iterator[None]:
     """Have torchrun start the waiting processes in this block, new ones where there are none, and log the stacks of a gang that hangs."""
     from torch.distributed.elastic.multiprocessing import api
     from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler

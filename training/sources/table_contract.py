@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from training.spec import PipelineSpec
 from training.spec.scalar_types import Setting
-from training.spec.sections.data import Column, Derived, FeatureTable, Source
+from training.spec.sections.data import Column, Derived, FeatureTable, PipelineSource
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,7 +105,7 @@ def contracts_of(spec: PipelineSpec) -> list[TableContract]:
 
 
 def _main(spec: PipelineSpec) -> TableContract:
-    source: Source = spec.data.source
+    source: PipelineSource = spec.data.source
     main = TableContract(
         name=source.table,
         kind=source.kind,

@@ -40,11 +40,11 @@ def pipeline_schema() -> dict[str, JsonValue]:
         }
         schema["$defs"]["Train"].setdefault("allOf", []).append(family_rule)
     kinds = SOURCES.usable()
-    for table in ("Source", "FeatureTable"):
+    for table in ("PipelineSource", "FeatureTable"):
         schema["$defs"][table]["properties"]["kind"]["enum"] = list(kinds)
     for name, kind in kinds.items():
         rule = _rule_of_kind(schema["$defs"], name, kind)
-        for table in ("Source", "FeatureTable"):
+        for table in ("PipelineSource", "FeatureTable"):
             schema["$defs"][table].setdefault("allOf", []).append(rule)
     return {"$schema": DIALECT, "title": "Nightshift pipeline", **{key: value for key, value in schema.items() if key != "title"}}
 

@@ -18,7 +18,7 @@ from training.errors import Problem, SpecError, shown
 from training.installation import OTHER_PREFIXES, PLACEHOLDER_RULE, Variable, is_bucket, is_place_name
 from training.spec.pipeline_spec import Alerts, PipelineSpec
 from training.spec.reader.yaml import Path, dotted
-from training.spec.rules.rule_problems import Finding
+from training.spec.rules.rule_problems import Violation
 from training.spec.sections.data import Data
 
 PLACES: Final = Variable(
@@ -41,15 +41,15 @@ _WEBHOOK = re.compile(r"https?://[^\s/?#@]+([/?#]\S*)?")
 PLACE_HINT: Final = "name the place by an environment variable, ${SHOP_URI}/clicks, or write s3://bucket/…, gs://… or az://…"
 
 
-def forbidden_uris(data: Data) -> Iterator[Finding]:
+def forbidden_uris(data: Data) -> Iterator[Violation]:
     """Yield a finding for each source whose URI a YAML may not name."""
     for path, uri in _uris(data):
         fault = place_fault(uri)
         if fault:
-            yield Finding(path, "uri.forbidden", f"{shown(uri)} {fault}", PLACE_HINT)
+            yield Violation(path, "uri.forbidden", f"{shown(uri)} {fault}", PLACE_HINT)
 
 
-def forbidden_webhook(alerts: Alerts, data: Data) -> Iterator[Finding]:
+def forbidden_webhook(alerts: Alerts, data: Data) -> Iterator[Violation]:
     """Yield a finding for a webhook that is not a placeholder, or whose variable is another's or that of a source."""
     match = _PLACEHOLDER.match(alerts.webhook or "")
     message = ""
@@ -60,7 +60,7 @@ def forbidden_webhook(alerts: Alerts, data: Data) -> Iterator[Finding]:
     elif match is not None and match[1] in _names_in(data):
         message = f"{match[1]} says where data is, and a webhook's address is no such place"
     if message:
-        yield Finding(("alerts", "webhook"), "uri.forbidden", message, "put it in an environment variable and write ${ALERTS_URI}")
+        yield Violation(("alerts", "webhook"), "uri.forbidden", message, "put it in an environment variable and write ${ALERTS_URI}")
 
 
 def resolve_uris(spec: PipelineSpec, places: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> PipelineSpec:

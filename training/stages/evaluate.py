@@ -59,7 +59,7 @@ from training.store import Manifest, set_run_ref
 if TYPE_CHECKING:
     import pandas as pd
 
-    from training.registry.ledger.version_weights import Registration
+    from training.registry.ledger.version_weights import MLflowRegistration
 
 logger = logging.getLogger(__name__)
 
@@ -209,7 +209,7 @@ def _calls(context: StageContext, rows: pd.DataFrame, dataset: Manifest) -> dict
     return None if found is None else {batch: Latency.model_validate(call) for batch, call in found.items()}
 
 
-def _register(context: StageContext, model: Manifest, predictor: Predictor, rows: pd.DataFrame, run_id: str | None) -> Registration:
+def _register(context: StageContext, model: Manifest, predictor: Predictor, rows: pd.DataFrame, run_id: str | None) -> MLflowRegistration:
     # Its threads: the process that measures the latency is forked before.
     with lean_imports(deferred=MLFLOW_DEFERRED, absent=MLFLOW_MODELS_OPTIONAL):
         from training.registry.mlflow.schema import ModelSchema, output_columns
@@ -246,7 +246,7 @@ def _to_approve(context: StageContext) -> JsonObject:
 
 
 def _facts(
-    model: Manifest, dataset: Manifest, registered: Registration, rivals: Mapping[str, Rival | None], alike: Compared
+    model: Manifest, dataset: Manifest, registered: MLflowRegistration, rivals: Mapping[str, Rival | None], alike: Compared
 ) -> EvaluationRecord:
     unknown = dataset.meta.get(META_KEY)
     return EvaluationRecord(

@@ -24,7 +24,7 @@ from training.data.features.transforms import FittedTransforms
 from training.data.features.transforms_file import malformed
 from training.data.join.contract import LABEL
 from training.errors import DataError, NightshiftError, shown
-from training.models.base import Artifact, FitResult
+from training.models.base import FitResult, ImportedArtifact
 from training.models.isolated_import import load_apart, unscored
 from training.runtime.runner import StageContext
 from training.spec import PipelineSpec
@@ -74,7 +74,7 @@ def import_model(context: StageContext, dataset: Manifest) -> Imported:
     features: list[FeatureEntry] = [{"name": cell.name, "dtype": cell.dtype, "cardinality": cell.cardinality} for cell in fitted.layout]
     num_classes = _num_classes(dataset, reader) if spec.evaluate.task == "multiclass" else None
     with context.timed("import"), tempfile.TemporaryDirectory(dir=context.folder) as folder:
-        asked = Artifact(path=path, spec=spec, features=features, num_classes=num_classes)
+        asked = ImportedArtifact(path=path, spec=spec, features=features, num_classes=num_classes)
         result = load_apart(asked, _cells(fitted, reader), Path(folder), context.request.code_files)
     return Imported(result=result, transforms=transforms, registered=dict(artifact.meta))
 

@@ -28,7 +28,7 @@ from training.registry.ledger.gate_outcomes import ReasonJson, verdict
 from training.registry.ledger.headline import headline
 from training.registry.ledger.ledger import AliasHolder, Entry, Ledger, ModelAliases
 from training.registry.ledger.semver import Recipe, semantic_version
-from training.registry.ledger.version_weights import Registration
+from training.registry.ledger.version_weights import MLflowRegistration
 from training.runtime.lazy_imports import MLFLOW_DEFERRED, MLFLOW_OPTIONAL, lean_imports
 from training.runtime.provenance import SAME_MODULES
 from training.runtime.runner import Outcome, StageContext, main
@@ -160,14 +160,16 @@ def _retraining(context: StageContext) -> JsonObject:
     return {"primary": context.spec.evaluate.primary, "run_cost": run_cost, "currency": costs.currency}
 
 
-def _registration(context: StageContext, ledger: Ledger, origin: Origin, record: EvaluationRecord) -> Registration:
+def _registration(context: StageContext, ledger: Ledger, origin: Origin, record: EvaluationRecord) -> MLflowRegistration:
     """Return where MLflow has the candidate now, registered again where it lost it: the evaluation may be of an earlier run.
 
     Where MLflow does not answer, what the evaluation says counts until the next comparison.
     """
     model, weights = context.spec.promote.model, origin.weights_digest
     hint = ledger.registrations(model).get(weights)
-    found = hint or Registration(number=record.version or "", logged_model=record.logged_model, artifact_digest=record.artifact_digest)
+    found = hint or MLflowRegistration(
+        number=record.version or "", logged_model=record.logged_model, artifact_digest=record.artifact_digest
+    )
     try:
         found = registration_now(context.store, model, origin, found)
     except UnavailableError as err:

@@ -19,7 +19,7 @@ from training.contracts import JsonObject, JsonValue, Scalar, StageRequest, cano
 from training.data.dataset.manifest import meta_of, sample_order_digest
 from training.data.features.classes import Classes
 from training.engine.checkpoint.checkpoints import Checkpoints
-from training.engine.checkpoint.format import Identity
+from training.engine.checkpoint.format import CheckpointIdentity
 from training.engine.checkpoint.writer import Interval
 from training.engine.devices import check_expected, device_words
 from training.engine.node_cache import fetch_for_node
@@ -222,9 +222,9 @@ def fit_dataset(
     return result
 
 
-def _identity(train: Train, dataset_digest: str, gang: Gang | Alone, layout: Layout) -> Identity:
+def _identity(train: Train, dataset_digest: str, gang: Gang | Alone, layout: Layout) -> CheckpointIdentity:
     """Return what a checkpoint must agree on for a training to resume from it."""
-    identity: Identity = {"world_size": gang.world_size, "batch_size": train.batch_size, "dataset": dataset_digest}
+    identity: CheckpointIdentity = {"world_size": gang.world_size, "batch_size": train.batch_size, "dataset": dataset_digest}
     if train.placement.threads_per_process is not None:
         # Only where the spec sets them: checkpoints of families with their own number stay usable.
         identity["threads"] = train.placement.threads_per_process

@@ -21,7 +21,7 @@ from training.sources.listing import profile_ref_name, snapshot_ref_name
 from training.sources.table_contract import contracts_of
 from training.store import Manifest, point_at
 from training.store.addresses import StoreUri
-from training.validation.all_checks import DEFAULT_MEMORY, Rules, validate_snapshot
+from training.validation.all_checks import DEFAULT_MEMORY, CheckRules, validate_snapshot
 from training.validation.checks.damaged_files import naming_damage
 from training.validation.columns.profiles import tables_of, to_json
 from training.validation.drift.limits import Earlier, in_words
@@ -90,7 +90,7 @@ def work(context: StageContext) -> Outcome:
 def findings_of(context: StageContext, manifest: Manifest, previous: SnapshotMeta | None) -> Findings:
     """Return what all checks find in a snapshot whose files are in the folder of `context`."""
     spec, window = context.spec, manifest.meta["window"]
-    rules = Rules(
+    rules = CheckRules(
         as_of=datetime.fromisoformat(context.request.as_of),
         start=datetime.fromisoformat(window["start"]),
         end=datetime.fromisoformat(window["end"]),

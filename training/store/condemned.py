@@ -41,7 +41,7 @@ State = Literal["condemned", "kept", "deleting"]
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class CondemnedMark:
     """The chain of one key, as a listing shows it."""
 
     key: str
@@ -83,13 +83,13 @@ class Condemned:
                 continue
             self._sleep(POLL_SECONDS)
 
-    def list(self, *, seen: OnPage | None = None) -> dict[str, Mark]:
+    def list(self, *, seen: OnPage | None = None) -> dict[str, CondemnedMark]:
         """Return all marks, by key.
 
         Args:
             seen: called with each page of the listing.
         """
-        found: dict[str, Mark] = {}
+        found: dict[str, CondemnedMark] = {}
         for entry in self._bucket.list(PREFIX, seen=seen):
             match = _ENTRY.fullmatch(entry.key)
             if match is None:
@@ -97,7 +97,7 @@ class Condemned:
             key, number = match["key"], int(match["number"])
             known = found.get(key)
             condemned_at = entry.modified if number == 1 else known.condemned_at if known else None
-            found[key] = Mark(key=key, head=number, condemned_at=condemned_at, moved_at=entry.modified)
+            found[key] = CondemnedMark(key=key, head=number, condemned_at=condemned_at, moved_at=entry.modified)
         return found
 
     def condemn(self, key: str) -> None:
@@ -105,17 +105,17 @@ class Condemned:
         # The existence of the first entry is all that counts: one that a power loss has emptied or dropped does no harm.
         self._bucket.put(_entry(key, 1), b"{}\n")
 
-    def take(self, mark: Mark) -> Mark | None:
+    def take(self, mark: CondemnedMark) -> CondemnedMark | None:
         """Begin to delete a key; None where a writer has claimed it, or another collector was first."""
         if not self._move(mark.key, "deleting", expected=mark.head):
             return None
-        return Mark(key=mark.key, head=mark.head + 1, condemned_at=mark.condemned_at, moved_at=mark.moved_at)
+        return CondemnedMark(key=mark.key, head=mark.head + 1, condemned_at=mark.condemned_at, moved_at=mark.moved_at)
 
-    def state(self, mark: Mark) -> State | None:
+    def state(self, mark: CondemnedMark) -> State | None:
         """Return the newest entry of a chain, None where the chain is deleted or has no first entry."""
         return None if mark.condemned_at is None else self._state(mark.key, mark.head)
 
-    def clear(self, mark: Mark) -> None:
+    def clear(self, mark: CondemnedMark) -> None:
         """Remove a key's chain: it is reached, claimed, or deleted. The first entry goes first: without it a chain means nothing."""
         for number in range(1, mark.head + 1):
             self._bucket.delete(_entry(mark.key, number), prune=True)

@@ -18,10 +18,10 @@ from training.errors import LeaseHeldError, LeaseLostError, StoreError, Unavaila
 from training.store import Store
 from training.store.bucket import Listed
 from training.store.collection_report import CollectionReport
-from training.store.condemned import TAKEOVER_SECONDS, Condemned, Mark
-from training.store.reachability import Marked, Marking, Rules, Unit, units
+from training.store.condemned import TAKEOVER_SECONDS, Condemned, CondemnedMark
+from training.store.reachability import KeepRules, Marked, Marking, Unit, units
 from training.store.refs import Ref
-from training.store.scan_progress import INTERVAL_SECONDS, Progress, Say
+from training.store.scan_progress import INTERVAL_SECONDS, ProgressCounter, Say
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class Collector:
     def __init__(
         self,
         store: Store,
-        rules: Rules,
+        rules: KeepRules,
         roots: Roots,
         *,
         say: Say | None = None,
@@ -78,13 +78,13 @@ class Collector:
         self._say = say
         self._wall_clock = now
         self._interval_seconds = INTERVAL_SECONDS
-        self._progress = Progress()
+        self._progress = ProgressCounter()
         self._is_dry = False
         self._bucket = store.bucket
         self._rules = rules
         self._roots = roots
         self._condemned = Condemned(store.bucket)
-        self._marks: dict[str, Mark] = {}
+        self._marks: dict[str, CondemnedMark] = {}
         """Of what was not looked at yet."""
         self._lease = Ref(store.bucket, LEASE)
         self._clock = clock
@@ -117,7 +117,7 @@ class Collector:
         """
         self._report = CollectionReport()
         self._is_dry = dry_run
-        self._progress = Progress(self._say, interval_seconds=self._interval_seconds)
+        self._progress = ProgressCounter(self._say, interval_seconds=self._interval_seconds)
         with self._progress:
             return self._collect()
 
@@ -261,7 +261,7 @@ class Collector:
                 # A writer has claimed it: if nothing reaches it at the next collection either, it is condemned again.
                 self._clear(mark)
 
-    def _delete(self, mark: Mark, unit: Unit, kind: str) -> bool:
+    def _delete(self, mark: CondemnedMark, unit: Unit, kind: str) -> bool:
         """Delete a unit whose grace period is over, unless a writer has claimed it; return whether it was deleted."""
         if self._is_dry:
             self._drop(unit, kind)
@@ -277,7 +277,7 @@ class Collector:
         self._condemned.clear(taken)
         return True
 
-    def _clear(self, mark: Mark) -> None:
+    def _clear(self, mark: CondemnedMark) -> None:
         if not self._is_dry:
             self._check()
             self._condemned.clear(mark)
@@ -291,11 +291,11 @@ class Collector:
         if not self._is_dry:
             self._check()
 
-    def _is_due(self, mark: Mark) -> bool:
+    def _is_due(self, mark: CondemnedMark) -> bool:
         """Return whether a mark is older than the grace period."""
         return mark.condemned_at is not None and mark.condemned_at <= self._now - self._rules.grace
 
-    def _is_abandoned(self, mark: Mark) -> bool:
+    def _is_abandoned(self, mark: CondemnedMark) -> bool:
         """Return whether the collector that began to delete a key died long ago."""
         return mark.moved_at <= self._now - timedelta(seconds=TAKEOVER_SECONDS)
 

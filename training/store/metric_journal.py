@@ -75,7 +75,7 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class JournalObject:
     """An object of a journal."""
 
     key: str
@@ -126,16 +126,16 @@ class MetricJournal:
     def key(self, first: int) -> str:
         return f"{self._folder}/{first:012d}.jsonl"
 
-    def places(self) -> list[Place]:
+    def places(self) -> list[JournalObject]:
         """Return the objects, by the number of their first event. Batches that were merged may be there twice."""
         found = []
         for entry in self.bucket.list(self._folder):
             match = _NAME.fullmatch(entry.key.rpartition("/")[2])
             if match is not None:
-                found.append(Place(entry.key, int(match[1]), f"{entry.version}-{entry.size_bytes}", entry.modified))
+                found.append(JournalObject(entry.key, int(match[1]), f"{entry.version}-{entry.size_bytes}", entry.modified))
         return found
 
-    def read(self, place: Place) -> Batch | None:
+    def read(self, place: JournalObject) -> Batch | None:
         """Return what an object holds; None where it was merged into another one since it was listed."""
         data = self.bucket.find(place.key)
         return None if data is None else decode(data)
@@ -166,7 +166,7 @@ class MetricJournal:
                 number = max(number, batch.end - 1)
 
 
-def wanted(places: Sequence[Place], number: int) -> list[Place]:
+def wanted(places: Sequence[JournalObject], number: int) -> list[JournalObject]:
     """Return the objects that may have events with numbers above `number`."""
     start = max((index for index, place in enumerate(places) if place.first <= number + 1), default=0)
     # A merged batch is longer than to the next name where those that it replaces are not deleted yet: reading those is enough.

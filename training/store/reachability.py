@@ -30,7 +30,7 @@ _REVISION: Final = re.compile(r"(?P<ref>.+)/\d{10}\.json")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Rules:
+class KeepRules:
     """How long things stay."""
 
     runs: timedelta
@@ -87,7 +87,7 @@ class Marking:
     """One look at a store."""
 
     def __init__(
-        self, store: Store, rules: Rules, *, now: datetime, roots: Collection[str], seen: Callable[[list[Listed]], object] = len
+        self, store: Store, rules: KeepRules, *, now: datetime, roots: Collection[str], seen: Callable[[list[Listed]], object] = len
     ) -> None:
         """Prepare the look.
 
@@ -300,7 +300,7 @@ RULES: Final[Mapping[str, Callable[[Marking, Unit], bool]]] = {
     "refs/evaluations": lambda _marking, _unit: False,
     "refs/profiles": Marking.is_snapshot_kept,
 }
-"""What goes `Rules.runs` after its last change, to what keeps it all the same. All other refs stay. docs/retention.md shows the table."""
+"""What goes `KeepRules.runs` after its last change, to what keeps it all the same. All other refs stay. See docs/retention.md."""
 
 
 def _is_checkpoint(value: Any) -> bool:

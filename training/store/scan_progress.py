@@ -16,7 +16,7 @@ INTERVAL_SECONDS: Final = 30.0
 Say = Callable[[str], object]
 
 
-class Progress:
+class ProgressCounter:
     """Counts objects, bytes, records and deletions; `say` gets a line every `INTERVAL_SECONDS` while the block runs."""
 
     def __init__(self, say: Say | None = None, *, interval_seconds: float = INTERVAL_SECONDS) -> None:

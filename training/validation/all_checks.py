@@ -18,7 +18,7 @@ from training.validation.checks.empty_days import check_days
 from training.validation.checks.label_delay import check_unknown_labels
 from training.validation.columns.profiles import counts_of
 from training.validation.columns.statistics import ColumnProfile, profile
-from training.validation.drift.between_snapshots import Comparison, values_named
+from training.validation.drift.between_snapshots import SnapshotComparison, values_named
 from training.validation.drift.limits import Earlier, compare
 from training.validation.earlier_runs import night_of, with_night
 from training.validation.results import CheckResult, Findings
@@ -31,7 +31,7 @@ DEFAULT_MEMORY: Final = 2**30
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Rules:
+class CheckRules:
     """The YAML's checks of the data, beyond those that always run."""
 
     as_of: datetime
@@ -57,7 +57,7 @@ class Rules:
 
 def validate_snapshot(
     views: list[TableView],
-    rules: Rules,
+    rules: CheckRules,
     previous: SnapshotMeta | None,
     *,
     on_table: Callable[[int, int], None],
@@ -76,7 +76,7 @@ def validate_snapshot(
     Raises:
         SpecError: `suite.missing`, `suite.invalid`, `suite.memory`.
     """
-    findings = Findings(comparisons=[Comparison(words=found.words, as_of=found.as_of) for found in earlier])
+    findings = Findings(comparisons=[SnapshotComparison(words=found.words, as_of=found.as_of) for found in earlier])
     # Before anything slow: a suite that cannot be read is an error for any data.
     suites = {view.name: load_suite(view.contract.suite, suites_path) for view in views if view.contract.suite}
     for number, view in enumerate(views):
@@ -91,7 +91,7 @@ def _table_checks(
     view: TableView,
     suite: Suite | None,
     findings: Findings,
-    rules: Rules,
+    rules: CheckRules,
     previous: SnapshotMeta | None,
     earlier: Sequence[Earlier],
     *,
@@ -141,7 +141,7 @@ def _drift_checks(
     ]
 
 
-def _main_checks(view: TableView, findings: Findings, rules: Rules, previous: SnapshotMeta | None) -> list[CheckResult]:
+def _main_checks(view: TableView, findings: Findings, rules: CheckRules, previous: SnapshotMeta | None) -> list[CheckResult]:
     findings.rows_per_day = _rows_per_day(view, rules.zone)
     findings.unknown_labels = rules.unknown
     found = check_days(
@@ -159,7 +159,7 @@ def _main_checks(view: TableView, findings: Findings, rules: Rules, previous: Sn
 
 
 def _suite_checks(
-    view: TableView, judge: SuiteJudge | None, blocker: CheckResult | None, profiles: dict[str, ColumnProfile], rules: Rules
+    view: TableView, judge: SuiteJudge | None, blocker: CheckResult | None, profiles: dict[str, ColumnProfile], rules: CheckRules
 ) -> list[CheckResult]:
     if judge:
         return judge.judge(view, profiles, rules.memory)

@@ -14,7 +14,7 @@ from training.errors import DataError, shown
 
 if TYPE_CHECKING:
     from training.validation.columns.profiles import Counts
-    from training.validation.drift.between_snapshots import Comparison
+    from training.validation.drift.between_snapshots import SnapshotComparison
 
 MAX_CHECKS_SHOWN: Final = 10
 
@@ -43,14 +43,14 @@ class CheckResult:
         return f"[{self.code}] {place}: {self.check}: observed {self.observed}, allowed {self.allowed}{detail}"
 
 
-class Drift(TypedDict, total=False):
+class DriftMeasures(TypedDict, total=False):
     """The newer rows of a column against the older ones, where both have values."""
 
     psi: float
     mean_shift: float
 
 
-class ColumnStatistics(Drift):
+class ColumnStatistics(DriftMeasures):
     """A column; see `training.validation.columns.statistics.profile`."""
 
     rows: int
@@ -77,7 +77,7 @@ class Findings:
     """Of the snapshot's meta: rows whose label is not known yet, by split and day."""
     profiles: dict[str, dict[str, Counts]] = field(default_factory=dict)
     """Table, column: what later snapshots are compared with; not in the JSON."""
-    comparisons: list[Comparison] = field(default_factory=list)
+    comparisons: list[SnapshotComparison] = field(default_factory=list)
     """With earlier snapshots."""
     nights: list[JsonObject] = field(default_factory=list)
     """Of the previous snapshots and this one, oldest first; see `training.validation.earlier_runs`. Not in the JSON."""

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Final
 from nightshift.client.asking import describe_reading, print_json, print_lines
 from nightshift.client.client import Client
 from nightshift.queries.checkpoints import checkpoint_of
-from nightshift.queries.records import Checkpoint
+from nightshift.queries.records import SavedCheckpoint
 from training.command_line import describe
 from training.engine.checkpoint.catalog import NEWEST, SOURCE, Listing, instant_of, listings, named, opened, requests, restorable
 from training.engine.checkpoint.export import export
@@ -90,9 +90,9 @@ def _list(reader: Reader, options: argparse.Namespace) -> int:
     return 0
 
 
-def _of_all(client: Client, pipeline: str) -> list[Checkpoint]:
+def _of_all(client: Client, pipeline: str) -> list[SavedCheckpoint]:
     client.pipeline(pipeline)
-    by_run: dict[str, dict[str, Checkpoint]] = {}
+    by_run: dict[str, dict[str, SavedCheckpoint]] = {}
     for run in client.runs(pipeline):
         for each in client.checkpoints(run.id):
             # A run that reused a training has those of the run that trained.
@@ -100,7 +100,7 @@ def _of_all(client: Client, pipeline: str) -> list[Checkpoint]:
     return [each for _run, found in sorted(by_run.items()) for each in found.values()]
 
 
-def _table(found: Sequence[Checkpoint]) -> Iterator[str]:
+def _table(found: Sequence[SavedCheckpoint]) -> Iterator[str]:
     """Yield the lines of a table, with a heading for each run."""
     if not found:
         yield "no checkpoint was found"

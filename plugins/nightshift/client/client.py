@@ -17,11 +17,9 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait
 from nightshift.client.metric_stream import EVENTS, SILENT_SECONDS, StreamRefusedError, points_of
 from nightshift.queries.records import (
     ApprovalAnswer,
-    Checkpoint,
-    Comparison,
     DatasetDetails,
     DatasetVersion,
-    Decision,
+    DecisionDetails,
     DecisionSummary,
     MetricPage,
     MetricPoint,
@@ -32,6 +30,8 @@ from nightshift.queries.records import (
     Pipeline,
     Run,
     RunSummary,
+    SavedCheckpoint,
+    SideBySide,
     StageOrder,
     Study,
 )
@@ -158,13 +158,13 @@ class Client:
         """Return a study with its finished trials, by the id of its run."""
         return self._get(f"/hpo/studies/{_quoted(id)}", Study)
 
-    def checkpoints(self, id: str) -> Iterator[Checkpoint]:
+    def checkpoints(self, id: str) -> Iterator[SavedCheckpoint]:
         """Yield the checkpoints of a run's training, the oldest first.
 
         Args:
             id: `<pipeline>:<run_id>`.
         """
-        return self._pages(f"/training-runs/{_quoted(id)}/checkpoints", Checkpoint, {})
+        return self._pages(f"/training-runs/{_quoted(id)}/checkpoints", SavedCheckpoint, {})
 
     def restore(self, id: str, checkpoint: str, *, overrides: Mapping[str, JsonObject] | None = None, key: str | None = None) -> Run:
         """Queue a run whose training begins at a checkpoint of an earlier run, over the same data.
@@ -253,22 +253,22 @@ class Client:
         path = f"/models/{_quoted(model)}/versions/{_quoted(version)}/approval"
         return self._checked(self._send("PUT", path, json={"answer": answer, "note": note}), ApprovalAnswer)
 
-    def compare(self, a: str, b: str) -> Comparison:
+    def compare(self, a: str, b: str) -> SideBySide:
         """Return two versions or runs side by side.
 
         Args:
             a: `<model>@<version>`, or a run: `<pipeline>:<run_id>`.
             b: likewise.
         """
-        return self._checked(self._send("GET", "/compare", params={"a": a, "b": b}), Comparison)
+        return self._checked(self._send("GET", "/compare", params={"a": a, "b": b}), SideBySide)
 
     def decisions(self, model: str) -> Iterator[DecisionSummary]:
         """Yield the decisions about a model, the newest first."""
         return self._pages(f"/models/{_quoted(model)}/decisions", DecisionSummary, {})
 
-    def decision(self, model: str, key: str) -> Decision:
+    def decision(self, model: str, key: str) -> DecisionDetails:
         """Return a decision with its evidence."""
-        return self._get(f"/models/{_quoted(model)}/decisions/{_quoted(key)}", Decision)
+        return self._get(f"/models/{_quoted(model)}/decisions/{_quoted(key)}", DecisionDetails)
 
     def datasets(self, pipeline: str | None = None) -> Iterator[DatasetVersion]:
         """Yield the versions of a pipeline's data, the newest first; None: the newest one of each pipeline."""

@@ -19,7 +19,7 @@ from typing import Any
 
 from nightshift.client.asking import describe_asking, print_json, print_table
 from nightshift.client.client import Client
-from nightshift.queries.records import ComparedSide, ComparedSlice, Comparison, PairedGain
+from nightshift.queries.records import ComparedSide, ComparedSlice, PairedGain, SideBySide
 from training.format import NOTHING, brief
 from training.sanitizing import for_terminal
 
@@ -43,7 +43,7 @@ def _compare(client: Client, options: argparse.Namespace) -> int:
     return 0
 
 
-def _show(found: Comparison) -> None:
+def _show(found: SideBySide) -> None:
     a, b = found.a, found.b
     print_table([("", a.name, b.name), *_heads(a, b)])
     rows = "the same rows" if found.is_same_rows else "each on the test rows of its own evaluation"
@@ -83,7 +83,7 @@ def _gain(found: PairedGain, better: str, than: str) -> str:
     return for_terminal(f"gain of {better} over {than}: {gain}, {interval}, {found.units or 0:,} pairs (evaluation of {found.rows_of})")
 
 
-def _work(found: Comparison) -> Iterator[tuple[str, str, str]]:
+def _work(found: SideBySide) -> Iterator[tuple[str, str, str]]:
     for each in found.stages:
         one = _cost(each.a_seconds, each.a_cpu_seconds, each.a_peak_memory_bytes)
         yield each.name, one, _cost(each.b_seconds, each.b_cpu_seconds, each.b_peak_memory_bytes)

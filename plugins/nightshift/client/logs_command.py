@@ -23,7 +23,7 @@ from urllib.parse import quote
 
 from nightshift.client.asking import describe_asking
 from nightshift.client.client import ENDED, POLL_SECONDS, Client, airflow_path
-from nightshift.queries.records import Run, Stage
+from nightshift.queries.records import Run, StageRun
 from training.command_line import number_from
 from training.contracts import JsonObject
 from training.errors import DeniedError, shown
@@ -91,7 +91,7 @@ def _follow(client: Client, options: argparse.Namespace) -> int:
             time.sleep(POLL_SECONDS)
 
 
-def _chosen(run: Run, name: str | None) -> Stage:
+def _chosen(run: Run, name: str | None) -> StageRun:
     if name is not None:
         found = next((stage for stage in run.stages if stage.name == name), None)
         if found is None:
@@ -104,7 +104,7 @@ def _chosen(run: Run, name: str | None) -> Stage:
     return next((stage for stage in started if stage.state == FAILED), max(started, key=_start))
 
 
-def _start(stage: Stage) -> float:
+def _start(stage: StageRun) -> float:
     return 0.0 if stage.started_at is None else stage.started_at.timestamp()
 
 

@@ -33,7 +33,7 @@ def points_of(page: GetPage, stream: OpenStream, after: str | None) -> Iterator[
     Raises:
         UnavailableError: the server has not answered for ten minutes.
     """
-    reader = _Reader(page, stream, after)
+    reader = _StreamReader(page, stream, after)
     while not reader.has_ended:
         if reader.may_stream:
             yield from reader.streamed()
@@ -41,7 +41,7 @@ def points_of(page: GetPage, stream: OpenStream, after: str | None) -> Iterator[
             yield from reader.page()
 
 
-class _Reader:
+class _StreamReader:
     """One reader's place, and what it knows of the server."""
 
     def __init__(self, page: GetPage, stream: OpenStream, after: str | None) -> None:

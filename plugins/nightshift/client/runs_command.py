@@ -28,7 +28,7 @@ from typing import Any, Final
 
 from nightshift.client.asking import describe_asking, print_json, print_lines
 from nightshift.client.client import Client
-from nightshift.queries.records import Run, Stage
+from nightshift.queries.records import Run, StageRun
 from training.command_line import number_from
 from training.contracts import JsonObject
 from training.errors import Problem, SpecError, shown
@@ -203,7 +203,7 @@ def started(client: Client, options: argparse.Namespace, run: Run) -> int:
     if options.wait:
         if not options.json:
             sys.stdout.write(f"{run.id}\n")
-        run = client.wait(run.id, each=(lambda _run: None) if options.json else _Progress().show)
+        run = client.wait(run.id, each=(lambda _run: None) if options.json else _StageReporter().show)
     if options.json:
         print_json(run)
     else:
@@ -213,7 +213,7 @@ def started(client: Client, options: argparse.Namespace, run: Run) -> int:
     return 1 if run.state == "failed" else 0
 
 
-class _Progress:
+class _StageReporter:
     """Says once of each stage that it ended."""
 
     def __init__(self) -> None:
@@ -242,7 +242,7 @@ def head_lines(run: Run) -> list[str]:
     return [f"{name + ':':<9}{for_terminal(value)}" for name, value in lines.items()]
 
 
-def stage_line(stage: Stage) -> str:
+def stage_line(stage: StageRun) -> str:
     """Return a stage's state, duration and first numbers."""
     seconds = "" if stage.seconds is None else f"{stage.seconds:,.1f} s"
     found = [f"{name} {brief(value)}" for name, value in stage.scalars.items() if finite(value) is not None]

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from nightshift.doctor.findings import Finding, Place, bad, good
+from nightshift.doctor.findings import Finding, Installation, bad, good
 from nightshift.execution.backend import backend_of
 from nightshift.execution.kubernetes.config import VARIABLE, Cluster, check_placement, cluster_of
 from nightshift.execution.kubernetes.launch import Launch, launch_name, launch_of
@@ -35,7 +35,7 @@ NO_ATTEMPT: Final = "doctor"
 """Stands for the attempt in the names of pods that are never made."""
 
 
-def backend(place: Place) -> Iterator[Finding]:
+def backend(place: Installation) -> Iterator[Finding]:
     """Check where stages run; in a cluster, ask it for each right."""
     backend_of(place.settings).check()
     yield good("backend", f"stages run by the backend {place.settings.backend}")
@@ -43,7 +43,7 @@ def backend(place: Place) -> Iterator[Finding]:
         yield from _cluster(cluster_of(place.settings), _sound_specs(place))
 
 
-def _sound_specs(place: Place) -> list[PipelineSpec]:
+def _sound_specs(place: Installation) -> list[PipelineSpec]:
     """Return the pipelines that can be read: the check `pipelines` names the others."""
     found = []
     for path in sorted(place.settings.pipelines_path.glob("*.yaml")):

@@ -18,7 +18,7 @@ from typing import Final
 from nightshift.client.asking import add_options, print_json
 from nightshift.client.login import SERVER
 from nightshift.doctor import cluster, machine, services, storage
-from nightshift.doctor.findings import Check, Finding, Place, bad
+from nightshift.doctor.findings import Check, Finding, Installation, bad
 from nightshift.settings import Settings
 from training.command_line import describe
 from training.errors import NightshiftError
@@ -45,7 +45,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def _examine(options: argparse.Namespace) -> int:
-    place = Place(settings=Settings.from_environment(), server=options.server)
+    place = Installation(settings=Settings.from_environment(), server=options.server)
     unknown = [name for name in options.checks if name not in CHECKS]
     if unknown:
         options.error(f"there is no check {', '.join(unknown)}")
@@ -64,7 +64,7 @@ def _examine(options: argparse.Namespace) -> int:
     return 0 if is_good else 1
 
 
-def findings_of(name: str, place: Place) -> Iterator[Finding]:
+def findings_of(name: str, place: Installation) -> Iterator[Finding]:
     """Yield what a check finds; that it cannot look is a finding too."""
     try:
         yield from CHECKS[name](place)

@@ -21,7 +21,7 @@ class Finding:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
+class Installation:
     """The installation that is looked at."""
 
     settings: Settings
@@ -30,7 +30,7 @@ class Place:
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
 
 
-Check = Callable[[Place], Iterator[Finding]]
+Check = Callable[[Installation], Iterator[Finding]]
 
 
 def good(check: str, message: str) -> Finding:

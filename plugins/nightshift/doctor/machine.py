@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from nightshift.doctor.findings import Finding, Place, bad, good
+from nightshift.doctor.findings import Finding, Installation, bad, good
 from nightshift.execution.gpus import CPU_BUILD, DEVICES, local_gpus
 from nightshift.mlflow_account import CREDENTIALS_FILE
 from training.installation import GPUS
@@ -22,7 +22,7 @@ GIB: Final = 2**30
 LOCAL: Final = "local"
 
 
-def disk(place: Place) -> Iterator[Finding]:
+def disk(place: Installation) -> Iterator[Finding]:
     """Look at the free space of each disk that the installation writes to."""
     store = urlsplit(place.settings.store_uri)
     folders = {"NIGHTSHIFT_HOME": place.settings.home, "temporary files": Path(tempfile.gettempdir())}
@@ -43,7 +43,7 @@ def disk(place: Place) -> Iterator[Finding]:
             yield bad("disk", f"{message}, recommended >= {MIN_FREE_BYTES // GIB} GiB", hint=hint)
 
 
-def files(place: Place) -> Iterator[Finding]:
+def files(place: Installation) -> Iterator[Finding]:
     """Look whether other users can read the passwords of a laptop installation."""
     path = place.settings.home / CREDENTIALS_FILE
     if not path.is_file():
@@ -55,7 +55,7 @@ def files(place: Place) -> Iterator[Finding]:
         yield good("files", f"{path} can be read by its user alone")
 
 
-def gpu(place: Place) -> Iterator[Finding]:
+def gpu(place: Installation) -> Iterator[Finding]:
     """Look whether trainings of this machine would use its GPUs; in a cluster they run elsewhere."""
     if place.settings.backend != LOCAL:
         return

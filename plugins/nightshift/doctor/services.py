@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from nightshift.client import Client, client_of
-from nightshift.doctor.findings import Finding, Place, bad, good
+from nightshift.doctor.findings import Finding, Installation, bad, good
 from nightshift.mlflow_account import MLFLOW_PASSWORD, MLFLOW_USER, account_header, laptop_variables
 from nightshift.settings import LOCAL_HOST
 from training.installation import TRACKING
@@ -26,7 +26,7 @@ PLUGIN: Final = "put a file with `from nightshift_plugin import NightshiftPlugin
 HEALTHY: Final = "healthy"
 
 
-def mlflow(place: Place) -> Iterator[Finding]:
+def mlflow(place: Installation) -> Iterator[Finding]:
     """Ask MLflow's server for its health, its version and one experiment."""
     uri = place.settings.mlflow_uri.rstrip("/")
     # A proxy of the environment cannot reach this machine's own ports.
@@ -59,7 +59,7 @@ def _mlflow_version(uri: str, answer: httpx.Response) -> Iterator[Finding]:
         yield good("mlflow", f"{uri} answers{f' (MLflow {there})' if there else ''}, and knows this user")
 
 
-def airflow(place: Place) -> Iterator[Finding]:
+def airflow(place: Installation) -> Iterator[Finding]:
     """Ask Airflow for the health of its components, and for what Nightshift adds to it."""
     with client_of(place.server, place.environ) as client:
         health = client.airflow("GET", "/monitor/health")
@@ -124,7 +124,7 @@ def _dags(client: Client) -> Iterator[Finding]:
         )
 
 
-def _account(place: Place) -> dict[str, str]:
+def _account(place: Installation) -> dict[str, str]:
     """Return the header of the account at MLflow: of the environment, else the laptop installation's."""
     found = account_header(place.environ)
     if found or TRACKING.text(place.environ):

@@ -12,7 +12,7 @@ from typing import Final
 
 from sqlalchemy import URL, create_engine, inspect, text
 
-from nightshift.doctor.findings import Finding, Place, bad, good
+from nightshift.doctor.findings import Finding, Installation, bad, good
 from training.database.connect import database_faults, head_revision, masked, parse_url
 from training.errors import DataError, SpecError
 from training.registry.ledger.ledger import Ledger
@@ -26,7 +26,7 @@ CONNECT_SECONDS: Final = 10
 PROBE_HINT: Final = "use a storage that keeps it (docs/kubernetes.md): without it, two runs can both believe that their commit stands"
 
 
-def store(place: Place) -> Iterator[Finding]:
+def store(place: Installation) -> Iterator[Finding]:
     """Write to the store and read it, two writers at once; nothing is left in it."""
     bucket = Bucket(place.settings.store_uri)
     for words, problem in problems_of(bucket):
@@ -49,7 +49,7 @@ def _clock_of(bucket: Bucket) -> Finding:
     return good("clock", message)
 
 
-def database(place: Place) -> Iterator[Finding]:
+def database(place: Installation) -> Iterator[Finding]:
     """Read the ledger's database, and migrate nothing."""
     url = parse_url(place.settings.database_url)
     with database_faults():
@@ -110,7 +110,7 @@ def _server_revision(url: URL) -> str | None:
         engine.dispose()
 
 
-def pipelines(place: Place) -> Iterator[Finding]:
+def pipelines(place: Installation) -> Iterator[Finding]:
     """Read each pipeline's YAML, as Airflow's parser does."""
     folder = place.settings.pipelines_path
     if not folder.is_dir():

@@ -20,7 +20,7 @@ from asgiref.sync import sync_to_async
 from nightshift.airflow_ext.links import report_url
 from nightshift.airflow_ext.run_notes import ASKED_BY
 from nightshift.execution.retries import TaskArguments
-from nightshift.operators.approval_state import Answer, Person, note_answer, note_refusal, noted_answer, refusal
+from nightshift.operators.approval_state import AirflowAnswer, Person, note_answer, note_refusal, noted_answer, refusal
 from nightshift.operators.promotion import FollowOperator
 from nightshift.queries.questions import APPROVE, ASK, DECLINE, subject_words
 from nightshift.settings import Settings
@@ -150,11 +150,11 @@ class AskOperator(HITLOperator):
             words = f"no answer within {duration_text(self.spec.promote.approve_within)} (promote.approve_within)"
             return self._record(ledger, request, "expired", "nobody", words)
         # The trigger ends for nothing else: this is Airflow's record of a person's response.
-        answer = cast("Answer", event)
+        answer = cast("AirflowAnswer", event)
         note_answer(context, request, answer)
         return self._answered(context, ledger, request, answer)
 
-    def _answered(self, context: Context, ledger: Ledger, request: Entry, event: Answer) -> str | None:
+    def _answered(self, context: Context, ledger: Ledger, request: Entry, event: AirflowAnswer) -> str | None:
         person = event["responded_by_user"]
         until = request.decided_at + self.spec.promote.approve_within
         if event["responded_at"] >= until:
@@ -304,7 +304,7 @@ class WatchRequest(BaseTrigger):
                 return
             await asyncio.sleep(min(LOOK_SECONDS, max(0.1, (until - datetime.now(UTC)) / timedelta(seconds=1))))
 
-    async def _answer(self) -> Answer | None:
+    async def _answer(self) -> AirflowAnswer | None:
         """Return an answer that came before Airflow had parked the task: nothing else would wake it."""
         try:
             given = await sync_to_async(get_hitl_detail_content_detail)(ti_id=UUID(self.ti_id))
@@ -314,7 +314,7 @@ class WatchRequest(BaseTrigger):
         if not given.response_received or given.responded_by_user is None or given.responded_at is None:
             return None
         person = Person(id=given.responded_by_user.id, name=given.responded_by_user.name)
-        return Answer(
+        return AirflowAnswer(
             chosen_options=list(given.chosen_options or []),
             params_input=given.params_input or {},
             responded_at=given.responded_at,

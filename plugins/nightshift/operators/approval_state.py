@@ -22,7 +22,7 @@ class Person(TypedDict):
     name: str
 
 
-class Answer(TypedDict):
+class AirflowAnswer(TypedDict):
     """Airflow's record of a person's response."""
 
     chosen_options: Sequence[str]
@@ -48,7 +48,7 @@ def refusal(context: Context, request: Entry) -> str:
     return "" if store is None else str(store.get(_key("refused", request)) or "")
 
 
-def note_answer(context: Context, request: Entry, answer: Answer) -> None:
+def note_answer(context: Context, request: Entry, answer: AirflowAnswer) -> None:
     """Keep a person's answer for the next try, should this one be killed before it is recorded: Airflow gives an answer to one try only.
 
     Where it cannot be kept, this try goes on to record it: to fail here would lose the answer.
@@ -61,11 +61,11 @@ def note_answer(context: Context, request: Entry, answer: Answer) -> None:
             logger.warning("the answer could not be kept for a further try: %s: %s", type(err).__name__, err)
 
 
-def noted_answer(context: Context, request: Entry) -> Answer | None:
+def noted_answer(context: Context, request: Entry) -> AirflowAnswer | None:
     """Return the answer that an earlier try received and did not record; None: there is none."""
     store: Any = context.get("task_state_store")
     noted = None if store is None else store.get(_key("answer", request))
-    return None if noted is None else cast("Answer", {**noted, "responded_at": datetime.fromisoformat(noted["responded_at"])})
+    return None if noted is None else cast("AirflowAnswer", {**noted, "responded_at": datetime.fromisoformat(noted["responded_at"])})
 
 
 def _key(what: str, request: Entry) -> str:

@@ -28,10 +28,10 @@ def announce_findings(settings: Settings, *, run: str, model: str | None = None,
     Raises:
         UnavailableError: `database.unavailable`.
     """
-    from training.registry.ledger.findings import Findings
+    from training.registry.ledger.findings import RecordedFindings
     from training.registry.ledger.ledger import Ledger
 
-    ledger, findings = Ledger(settings.database_url), Findings(settings.database_url)
+    ledger, findings = Ledger(settings.database_url), RecordedFindings(settings.database_url)
     left = []
     for finding in findings.to_announce():
         if model not in (None, finding.model):

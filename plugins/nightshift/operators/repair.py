@@ -114,7 +114,7 @@ class RepairOperator(StageOperator):
 
     def _reason(self, context: Context, settings: Settings) -> str:
         """Return why MLflow has to be looked at, empty where it has not. Reads the ledger and the store; imports no MLflow."""
-        from training.registry.ledger.findings import Findings
+        from training.registry.ledger.findings import RecordedFindings
         from training.registry.ledger.ledger import Ledger
 
         ledger, bucket = Ledger(settings.database_url), Store(settings.store_uri).bucket
@@ -132,7 +132,7 @@ class RepairOperator(StageOperator):
         done = _done_ref(settings).read()
         if retention is None or done is None or not is_within(datetime.fromisoformat(done.value["done_at"]), retention.every):
             return "the last whole comparison was not within the interval (retention every)"
-        if due := Findings(settings.database_url).to_announce():
+        if due := RecordedFindings(settings.database_url).to_announce():
             return f"an alert is due: {due[0].words}"
         store = Store(settings.store_uri)
         return next((found for model in models if (found := other_aliases(settings.mlflow_uri, ledger, store, model))), "")

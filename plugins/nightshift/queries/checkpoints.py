@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Final
 
-from nightshift.queries.records import Checkpoint
+from nightshift.queries.records import SavedCheckpoint
 from training.contracts import JsonObject, JsonValue
 from training.engine.checkpoint.catalog import NEWEST, Listing, fault, instant_of, listings, opened, restorable
 from training.errors import DataError
@@ -36,7 +36,7 @@ def listed(store: Store, pipeline: str, run_id: str) -> list[Listing]:
     return found
 
 
-def checkpoint_of(store: Store, listing: Listing) -> Checkpoint:
+def checkpoint_of(store: Store, listing: Listing) -> SavedCheckpoint:
     """Return the record of a checkpoint; its blocks are looked up and not read.
 
     Raises:
@@ -51,7 +51,7 @@ def checkpoint_of(store: Store, listing: Listing) -> Checkpoint:
         size_bytes = sum(entry.size_bytes for entry in manifest.files.values())
         layout = _layout(manifest.meta.get("identity"))
     found = fault(store, listing)
-    return Checkpoint(
+    return SavedCheckpoint(
         name=next((name for name in listing.names if name not in MOVING), f"step_{listing.step}"),
         names=list(listing.names),
         run=listing.run,

@@ -15,9 +15,9 @@ from nightshift.queries.records import (
     ComparedSide,
     ComparedSlice,
     ComparedStage,
-    Comparison,
-    Difference,
+    KeyDifference,
     PairedGain,
+    SideBySide,
 )
 from training.contracts import JsonObject, StageResult
 from training.errors import DataError, DeniedError
@@ -107,7 +107,7 @@ def of_run(store: Store, pipeline: str, run_id: str) -> Subject:
     return Subject(side=side, spec_uri=spec_uri, evaluation_uri=uris["evaluate"], model_uri=uris["train"], results=kept)
 
 
-def compare(store: Store, a: Subject, b: Subject) -> Comparison:
+def compare(store: Store, a: Subject, b: Subject) -> SideBySide:
     """Return the two side by side; what retention has deleted is left out, and named in `missing`."""
     missing: list[str] = []
     found: list[tuple[Subject, EvaluationRecord | None, JsonObject, JsonObject]] = []
@@ -126,7 +126,7 @@ def compare(store: Store, a: Subject, b: Subject) -> Comparison:
     facts_of = [
         {key: each.get(key) for key in ("family", "task", "architecture", "device", "environment")} for each in (first_facts, second_facts)
     ]
-    return Comparison(
+    return SideBySide(
         a=left.side,
         b=right.side,
         settings=_differences(first_settings, second_settings),
@@ -242,12 +242,14 @@ def _file(store: Store, uri: str, name: str, what: str, missing: list[str]) -> b
     return None
 
 
-def _differences(a: JsonObject, b: JsonObject) -> list[Difference]:
+def _differences(a: JsonObject, b: JsonObject) -> list[KeyDifference]:
     """Return the dotted keys whose values differ; none where one side has nothing."""
     if not a or not b:
         return []
     ours, theirs = dict(_flat(a)), dict(_flat(b))
-    return [Difference(key=key, a=ours.get(key), b=theirs.get(key)) for key in sorted({*ours, *theirs}) if ours.get(key) != theirs.get(key)]
+    return [
+        KeyDifference(key=key, a=ours.get(key), b=theirs.get(key)) for key in sorted({*ours, *theirs}) if ours.get(key) != theirs.get(key)
+    ]
 
 
 def _flat(value: JsonObject, prefix: str = "") -> Iterator[tuple[str, Any]]:

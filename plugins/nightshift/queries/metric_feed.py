@@ -26,7 +26,7 @@ from nightshift.queries.records import MetricPoint
 from nightshift.queries.trainings import Training, training
 from nightshift.queries.trials import TrialLook
 from training.store import Bucket, Store
-from training.store.metric_journal import JournalPoint, MetricJournal, Place, decode, wanted
+from training.store.metric_journal import JournalObject, JournalPoint, MetricJournal, decode, wanted
 
 POLL_SECONDS: Final = 0.5
 """Age up to which a look at a training is used again."""
@@ -50,10 +50,10 @@ class Cached:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class JournalListing:
     """A training and the objects of its journal, as they were at one moment."""
 
-    places: list[Place]
+    places: list[JournalObject]
     has_ended: bool
     """There are no points but those in `places`."""
 
@@ -82,7 +82,7 @@ class Feed:
         self._feeds = feeds
         self._pipeline = pipeline
         self._state = state
-        self._newest: Task[Look] | None = None
+        self._newest: Task[JournalListing] | None = None
         self._looked_at = 0.0
         self.used_at = time.monotonic()
 
@@ -112,7 +112,7 @@ class Feed:
             number = max(number, batch.end - 1)
         return found
 
-    async def _shared_look(self) -> Look:
+    async def _shared_look(self) -> JournalListing:
         """Look again once that is long ago; readers that come at the same time share one look, and its error."""
         now = self.used_at = time.monotonic()
         if self._newest is None or (self._newest.done() and now - self._looked_at >= POLL_SECONDS):
@@ -121,13 +121,13 @@ class Feed:
         # A reader that goes away must not cancel what others wait for.
         return await asyncio.shield(self._newest)
 
-    def _look(self) -> Look:
+    def _look(self) -> JournalListing:
         # The state first: of a training that has ended then, all points are in the list.
         state, places = self._state(), []
         for name in state.journals:
             if places := MetricJournal(self._feeds.bucket, self._pipeline, name).places():
                 break
-        return Look(places, state.has_ended)
+        return JournalListing(places, state.has_ended)
 
 
 class Feeds:
@@ -159,7 +159,7 @@ class Feeds:
         """Run what blocks in one of few threads."""
         return await anyio.to_thread.run_sync(functools.partial(work, *arguments), limiter=self._limiter)
 
-    async def batch(self, place: Place) -> Cached | None:
+    async def batch(self, place: JournalObject) -> Cached | None:
         """Return a batch, from the cache where it has it; None where the object is gone."""
         key = (place.key, place.version)
         task = self._batches.get(key)
@@ -169,7 +169,7 @@ class Feeds:
         self._batches.move_to_end(key)
         return await asyncio.shield(task)
 
-    def _read(self, place: Place) -> Cached | None:
+    def _read(self, place: JournalObject) -> Cached | None:
         data = self.bucket.find(place.key)
         if data is None:
             return None

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Final
 
-from nightshift.queries.records import Decision, DecisionSummary, Holder, Model, ModelDetails, ModelVersion, Reason
+from nightshift.queries.records import DecisionDetails, DecisionSummary, Holder, Model, ModelDetails, ModelVersion, Reason
 from training.errors import DeniedError, shown
 from training.registry.ledger.decisions import weights_named
 from training.registry.ledger.ledger import AliasHolder, Entry, Ledger, name_of
@@ -45,7 +45,7 @@ def decisions(ledger: Ledger, name: str, may: May) -> list[DecisionSummary]:
     return [summary_of(entry) for entry in reversed(ledger.outline(name))]
 
 
-def decision(ledger: Ledger, name: str, key: str, may: May) -> Decision:
+def decision(ledger: Ledger, name: str, key: str, may: May) -> DecisionDetails:
     """Return one decision with its evidence.
 
     Raises:
@@ -56,7 +56,7 @@ def decision(ledger: Ledger, name: str, key: str, may: May) -> Decision:
     entry = ledger.decision(name, key)
     if entry is None:
         raise DeniedError("decision.unknown", f"there is no decision {shown(key)} about model {name}", hint="list the model's decisions")
-    return Decision(**summary_of(entry).model_dump(), evidence=dict(entry.evidence))
+    return DecisionDetails(**summary_of(entry).model_dump(), evidence=dict(entry.evidence))
 
 
 def version(ledger: Ledger, name: str, wanted: str, may: May) -> ModelVersion:

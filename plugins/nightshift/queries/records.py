@@ -60,7 +60,7 @@ class Artifact(Record):
     digest: str
 
 
-class Stage(Record):
+class StageRun(Record):
     """A task of a run."""
 
     name: str
@@ -85,7 +85,7 @@ class Run(RunSummary):
     snapshot: str | None = Field(description="Snapshot that the trigger named instead of the sources.")
     parameters: dict[str, Any] = Field(description="What the trigger gave: `as_of`, `force`, `snapshot`, `registration`, `train`, …")
     from_checkpoint: str | None = Field(description="SHA-256 of the checkpoint at which its training begins; null: at the start.")
-    stages: list[Stage]
+    stages: list[StageRun]
 
 
 class Trial(Record):
@@ -172,7 +172,7 @@ class DecisionSummary(Record):
     weights_deleted_at: datetime | None = Field(description="When retention deleted the version's weights.")
 
 
-class Decision(DecisionSummary):
+class DecisionDetails(DecisionSummary):
     """A decision with its evidence."""
 
     evidence: dict[str, Any]
@@ -251,7 +251,7 @@ class ComparedSide(Record):
     rows: int | None = Field(default=None, description="Test rows of its own evaluation.")
 
 
-class Difference(Record):
+class KeyDifference(Record):
     """A key whose value differs."""
 
     key: str = Field(description="Dotted.")
@@ -299,13 +299,13 @@ class ComparedStage(Record):
     b_peak_memory_bytes: int | None
 
 
-class Comparison(Record):
+class SideBySide(Record):
     """Two versions or runs side by side."""
 
     a: ComparedSide
     b: ComparedSide
-    settings: list[Difference] = Field(description="Keys of the YAML, overrides included.")
-    code: list[Difference] = Field(description="Family, architecture, device and libraries of the trainings.")
+    settings: list[KeyDifference] = Field(description="Keys of the YAML, overrides included.")
+    code: list[KeyDifference] = Field(description="Family, architecture, device and libraries of the trainings.")
     metrics: list[ComparedMetric]
     is_same_rows: bool = Field(description="Metrics were measured on the same rows; else each has the test rows of its own evaluation.")
     gain: PairedGain | None = Field(description="Null: neither was the champion that the other one was measured against.")
@@ -314,7 +314,7 @@ class Comparison(Record):
     missing: list[str] = Field(description="What is not in the store any more, or never was.")
 
 
-class Checkpoint(Record):
+class SavedCheckpoint(Record):
     """A checkpoint of a run's training."""
 
     name: str = Field(description="One that stays its own: `epoch_3`, else `step_400`.")

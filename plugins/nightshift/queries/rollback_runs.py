@@ -17,14 +17,14 @@ from nightshift.queries.records import RunState
 from nightshift.queries.runs import airflow_session, has_run, run_fields
 from nightshift.settings import Settings
 from training.errors import DeniedError
-from training.registry.ledger.rollback_orders import Order, place
+from training.registry.ledger.rollback_orders import RollbackOrder, place
 from training.spec.rules.names import ROLLBACK
 
 OVER: Final = (DagRunState.FAILED, DagRunState.SUCCESS)
 """An order names the revision that it moves. Where the standing still has it, a run that succeeded moved a ledger that is no more."""
 
 
-def start_rollback(run_id: str, order: Order) -> RunState:
+def start_rollback(run_id: str, order: RollbackOrder) -> RunState:
     """Queue a run of the DAG `rollback`, or find the one that has this id; return its state. One that is over is queued again.
 
     The run has the order's id alone: users of other models may read the runs of this DAG, and start it.

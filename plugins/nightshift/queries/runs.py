@@ -23,7 +23,7 @@ from sqlalchemy import Select, select
 from sqlalchemy.exc import IntegrityError, OperationalError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from nightshift.queries.records import Artifact, Pipeline, Run, RunState, RunSummary, Stage
+from nightshift.queries.records import Artifact, Pipeline, Run, RunState, RunSummary, StageRun
 from nightshift.settings import Settings
 from training.contracts import ContractError, JsonObject, StageResult, require_result
 from training.database import connect
@@ -288,7 +288,7 @@ def run_fields(found: DagRun) -> dict[str, Any]:
     }
 
 
-def _run(found: DagRun, settled: Any, stages: list[Stage]) -> Run:
+def _run(found: DagRun, settled: Any, stages: list[StageRun]) -> Run:
     known = settled if isinstance(settled, Mapping) else {}
     overrides = known.get("overrides")
     snapshot = overrides.get("snapshot") if isinstance(overrides, Mapping) else None
@@ -316,9 +316,9 @@ def _checkpoint(parameters: JsonObject) -> str | None:
     return digest if isinstance(digest, str) else None
 
 
-def _stage(task: TaskInstance, value: Any) -> Stage:
+def _stage(task: TaskInstance, value: Any) -> StageRun:
     result = _result(task.task_id, value)
-    return Stage(
+    return StageRun(
         name=task.task_id,
         state=task.state,
         try_number=task.try_number,

@@ -10,7 +10,7 @@ from nightshift.queries.rollback_runs import start_rollback
 from training.errors import DeniedError
 from training.registry.ledger.decisions import CHAMPIONS
 from training.registry.ledger.ledger import Ledger
-from training.registry.ledger.rollback_orders import Order
+from training.registry.ledger.rollback_orders import RollbackOrder
 
 StageName = Literal["champion", "canary", "archived"]
 SYNONYMS: Final[dict[str, StageName]] = {"production": "champion", "staging": "canary"}
@@ -43,7 +43,7 @@ def order_stage(ledger: Ledger, model: str, wanted: str, stage: StageName, may: 
         raise _refused(found, stage, "it was never champion, and a rollback goes around no gate")
     # The same order is one run for as long as nothing else moves the model; that begins again where it failed.
     revision = ledger.standing(model).revision
-    order = Order(model=model, weights_digest=found.weights_digest, revision=revision, reason=reason, ordered_by=by)
+    order = RollbackOrder(model=model, weights_digest=found.weights_digest, revision=revision, reason=reason, ordered_by=by)
     run_id = f"api__{order.order_id}"
     state = start_rollback(run_id, order)
     return StageOrder(model=model, version=found.version, stage=stage, is_done=False, run=f"rollback:{run_id}", run_state=state)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from devstack.__main__ import main
-from devstack.backfill import Order, Row, _ending, nights_of, table
+from devstack.backfill import BackfillRange, Row, _ending, nights_of, table
 from devstack.nights import BadDayError
 from training.spec import PipelineSpec, load_spec
 
@@ -21,8 +21,8 @@ def ranking() -> PipelineSpec:
     return load_spec(PIPELINES / "search_ranking.yaml")
 
 
-def order(first: str, last: str) -> Order:
-    return Order(first=date.fromisoformat(first), last=date.fromisoformat(last))
+def order(first: str, last: str) -> BackfillRange:
+    return BackfillRange(first=date.fromisoformat(first), last=date.fromisoformat(last))
 
 
 def test_every_day_with_a_slot_is_a_night_and_others_are_left_out(ranking: PipelineSpec) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from devstack.processes import MARK, Mark, ProcessId, marked, marked_by_home
+from devstack.processes import MARK, ProcessId, ProcessMark, marked, marked_by_home
 from devstack.state import ComponentState, ServicesState, is_stop_noted, read_state, take_lock
 from devstack.stopping import end_leftovers, running, serving, stop
 from devstack.supervisor import Supervisor
@@ -144,7 +144,9 @@ def test_step_that_must_be_done_once_holds_back_what_needs_it(installation: Inst
 
 
 def test_stop_leaves_no_process_and_touches_no_other(installation: Installation) -> None:
-    stranger = subprocess.Popen([sys.executable, "-c", SLEEP], env={**os.environ, MARK: str(Mark.fresh("sleeper", Path("/elsewhere")))})
+    stranger = subprocess.Popen(
+        [sys.executable, "-c", SLEEP], env={**os.environ, MARK: str(ProcessMark.fresh("sleeper", Path("/elsewhere")))}
+    )
     try:
         installation.start(python("parent", WITH_CHILD), python("sleeper", SLEEP))
         until(lambda: len(installation.processes("parent")) == 2 and installation.alive("sleeper"))

@@ -27,7 +27,7 @@ from nightshift.settings import Settings
 from tests.unit.plugins.airflow_dags import PIPELINES, STUDY
 from training.contracts import RunIdentity, StageRequest, StageResult
 from training.database import connect
-from training.database.schema import DatasetVersion
+from training.database.schema import DatasetVersionRow
 from training.registry.ledger.decisions import record_candidate
 from training.registry.ledger.ledger import AliasHolder, Ledger
 from training.runtime.provenance import CHECKOUT
@@ -238,7 +238,7 @@ def _seed_datasets(pipeline: str) -> None:
     with Session(connect()) as session, session.begin():
         for number, version in enumerate((OLD, NEW)):
             session.add(
-                DatasetVersion(
+                DatasetVersionRow(
                     name=pipeline,
                     version=version,
                     storage_uri=f"file:///store/{pipeline}/{version}",

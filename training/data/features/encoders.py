@@ -247,7 +247,7 @@ class Hash:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Bucket:
+class Buckets:
     bounds: list[float]
     """Ascending; a value at a bound belongs to the bucket above it."""
     kind: ClassVar[str] = "bucket"
@@ -291,7 +291,7 @@ ENCODERS: Final[Mapping[str, Callable[..., Encoder]]] = {
     "log": Log,
     "category": Category,
     "hash": Hash,
-    "bucket": Bucket,
+    "bucket": Buckets,
     "identity": Identity,
 }
 

@@ -19,7 +19,7 @@ from training.data.exact.moments import ExactMoments
 from training.data.exact.quantiles import Quantiles
 from training.data.exact.sums import ExactSum
 from training.data.features.encoders import (
-    Bucket,
+    Buckets,
     Category,
     Encoder,
     EncoderSettings,
@@ -203,7 +203,7 @@ class BucketFit:
 
     def cells(self) -> list[tuple[str, Encoder]]:
         self._finite.check()
-        return [(self._name, Bucket(bounds=np.unique(self._values.at(self._inner)).tolist()))]
+        return [(self._name, Buckets(bounds=np.unique(self._values.at(self._inner)).tolist()))]
 
 
 class IdentityFit:

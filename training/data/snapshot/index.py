@@ -9,7 +9,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from training.contracts import canonical_json, sha256_hex
-from training.database import DatasetVersion
+from training.database import DatasetVersionRow
 from training.database.connect import database_faults
 from training.database.datasets import VERSION_DIGITS, check_not_deprecated
 from training.store import Manifest
@@ -30,7 +30,7 @@ def register_snapshot(engine: Engine, *, name: str, uri: str, manifest: Manifest
     """
     main = manifest.meta["tables"][manifest.meta["main"]]
     version = manifest.digest[:VERSION_DIGITS]
-    row = DatasetVersion(
+    row = DatasetVersionRow(
         name=name,
         version=version,
         storage_uri=uri,
@@ -42,9 +42,9 @@ def register_snapshot(engine: Engine, *, name: str, uri: str, manifest: Manifest
         created_at=datetime.now(UTC),
         created_by=created_by,
     )
-    is_same = and_(DatasetVersion.name == name, DatasetVersion.version == version)
+    is_same = and_(DatasetVersionRow.name == name, DatasetVersionRow.version == version)
     with database_faults(), Session(engine) as session:
-        if session.scalar(select(DatasetVersion.id).where(is_same)) is None:
+        if session.scalar(select(DatasetVersionRow.id).where(is_same)) is None:
             session.add(row)
             try:
                 session.commit()
@@ -53,7 +53,9 @@ def register_snapshot(engine: Engine, *, name: str, uri: str, manifest: Manifest
                 session.rollback()
         else:
             session.execute(
-                update(DatasetVersion).where(is_same, DatasetVersion.deprecated_by.is_(None)).values(deprecated_at=None, storage_uri=uri)
+                update(DatasetVersionRow)
+                .where(is_same, DatasetVersionRow.deprecated_by.is_(None))
+                .values(deprecated_at=None, storage_uri=uri)
             )
             session.commit()
     check_not_deprecated(engine, name, version)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from training.engine.checkpoint.format import Identity, Position
+from training.engine.checkpoint.format import CheckpointIdentity, Position
 from training.engine.checkpoint.reader import CheckpointReader, Filled, Restored
 from training.engine.checkpoint.writer import CheckpointWriter, Interval
 from training.errors import UnavailableError
@@ -35,7 +35,7 @@ class Checkpoints:
         context: StageContext,
         *,
         interval: Interval,
-        identity: Identity,
+        identity: CheckpointIdentity,
         by_name: bool = True,
         keep: int = DEFAULT_KEEP,
         savers: Savers | None = None,

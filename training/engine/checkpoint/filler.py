@@ -16,7 +16,7 @@ import torch
 from torch.distributed.checkpoint.planner import ReadItem
 
 from training.engine.checkpoint.chunks import ByteString, Chunk, Saved, num_items
-from training.engine.checkpoint.format import ITEM_BYTES, Entry, Index, padded
+from training.engine.checkpoint.format import ITEM_BYTES, Index, TensorEntry, padded
 from training.engine.checkpoint.tensors import DTYPES, State, dtype_name
 from training.errors import DataError
 from training.large.checkpoint.plan import local_part, read_items
@@ -93,10 +93,10 @@ def fill(saved: Saved, state: State, objects: Objects) -> None:
 
 def whole(saved: Saved, objects: Objects) -> tuple[bytearray, Index]:
     """Return all tensors of a checkpoint as format 1 has them: one byte string and where each tensor lies in it."""
-    index: dict[str, Entry] = {}
+    index: dict[str, TensorEntry] = {}
     end = 0
     for name, entry in sorted(saved.tensors.items()):
-        index[name] = Entry(dtype=entry["dtype"], shape=entry["shape"], offset=end)
+        index[name] = TensorEntry(dtype=entry["dtype"], shape=entry["shape"], offset=end)
         end += padded(num_items(entry["shape"]) * ITEM_BYTES[entry["dtype"]])
     data = bytearray(end)
     state = {name: _inside(data, entry) for name, entry in index.items() if num_items(entry["shape"])}
@@ -104,7 +104,7 @@ def whole(saved: Saved, objects: Objects) -> tuple[bytearray, Index]:
     return data, index
 
 
-def _inside(data: bytearray, entry: Entry) -> torch.Tensor:
+def _inside(data: bytearray, entry: TensorEntry) -> torch.Tensor:
     items = torch.frombuffer(data, dtype=DTYPES[entry["dtype"]], count=num_items(entry["shape"]), offset=entry["offset"])
     return items.reshape(entry["shape"])
 

@@ -21,7 +21,7 @@ ITEM_BYTES: Final = {
 """What a checkpoint can hold, with the bytes of one item: the types of safetensors, since the best weights become such a file."""
 
 
-class Entry(TypedDict):
+class TensorEntry(TypedDict):
     """Where a tensor lies."""
 
     dtype: str
@@ -31,11 +31,11 @@ class Entry(TypedDict):
     """Of its first byte among those of all blocks; a multiple of `ALIGNMENT_BYTES`."""
 
 
-Index = Mapping[str, Entry]
+Index = Mapping[str, TensorEntry]
 """By name of the tensor."""
 
 
-class Identity(TypedDict):
+class CheckpointIdentity(TypedDict):
     """What a checkpoint must agree on to be resumed from."""
 
     world_size: int

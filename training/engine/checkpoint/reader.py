@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from training.engine.checkpoint.chunks import FORMAT, Saved, read_index
-from training.engine.checkpoint.format import Identity, Index, Position, size_of
+from training.engine.checkpoint.format import CheckpointIdentity, Index, Position, size_of
 from training.errors import DataError, NoUsableCheckpointError, Problem, SpecError
 from training.process import liveness
 from training.runtime.context import StageContext
@@ -63,7 +63,7 @@ class Filled:
 class CheckpointReader:
     """Reads the checkpoints of one training's address."""
 
-    def __init__(self, context: StageContext, *, identity: Identity) -> None:
+    def __init__(self, context: StageContext, *, identity: CheckpointIdentity) -> None:
         self._context = context
         self._store = context.store
         self._address = context.address

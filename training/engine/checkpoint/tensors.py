@@ -9,7 +9,7 @@ from typing import Final, ParamSpec, Protocol, TypeVar
 
 import torch
 
-from training.engine.checkpoint.format import ITEM_BYTES, Entry, Index, padded
+from training.engine.checkpoint.format import ITEM_BYTES, Index, TensorEntry, padded
 from training.errors import Problem, SpecError
 
 DTYPES: Final = {name: getattr(torch, name) for name in ITEM_BYTES}
@@ -92,7 +92,7 @@ class Cells:
 
 
 @dataclass(frozen=True, slots=True)
-class _Targets:
+class _TensorTargets:
     """Where the tensors of states with one signature are copied to."""
 
     signature: Signature
@@ -108,7 +108,7 @@ class TensorBuffer:
 
     def __init__(self) -> None:
         self._cells = Cells()
-        self._targets: _Targets | None = None
+        self._targets: _TensorTargets | None = None
 
     def reserve(self, state: State, pool: Background) -> None:
         """Begin to allocate in the background what a copy of such tensors needs."""
@@ -131,7 +131,7 @@ class TensorBuffer:
         copy_all(targets.views, [state[name] for name in targets.names])
         return targets.index, memoryview(targets.cells.numpy().data)[: targets.num_bytes]
 
-    def _targets_of(self, state: State, signature: Signature) -> _Targets:
+    def _targets_of(self, state: State, signature: Signature) -> _TensorTargets:
         if self._targets is not None and self._targets.signature == signature:
             return self._targets
         index, num_bytes = _layout(state)
@@ -144,7 +144,7 @@ class TensorBuffer:
             cells[end : index[name]["offset"]].zero_()
             end = index[name]["offset"] + state[name].numel() * state[name].element_size()
         cells[end:num_bytes].zero_()
-        self._targets = _Targets(signature, cells, index, num_bytes, list(views), list(views.values()))
+        self._targets = _TensorTargets(signature, cells, index, num_bytes, list(views), list(views.values()))
         return self._targets
 
 
@@ -179,7 +179,7 @@ def _tensor(data: bytearray, *, dtype: str, shape: list[int], offset: int) -> to
 
 def _layout(state: State) -> tuple[Index, int]:
     """Return where each tensor of a state lies among its bytes, and how many these are."""
-    index: dict[str, Entry] = {}
+    index: dict[str, TensorEntry] = {}
     offset = 0
     for name in sorted(state):
         tensor = state[name]

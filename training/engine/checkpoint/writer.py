@@ -21,7 +21,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from training.engine.checkpoint.format import BLOCK_BYTES, Entry, Identity, Index, Position, padded
+from training.engine.checkpoint.format import BLOCK_BYTES, CheckpointIdentity, Index, Position, TensorEntry, padded
 from training.errors import LeaseLostError, NightshiftError, UnavailableError
 from training.installation import node_name
 from training.process import liveness
@@ -76,7 +76,7 @@ class Interval:
 class Commits:
     """Makes checkpoints of one training's address known: the manifest, the journal's entry, the run's refs."""
 
-    def __init__(self, context: StageContext, *, identity: Identity, keep: int) -> None:
+    def __init__(self, context: StageContext, *, identity: CheckpointIdentity, keep: int) -> None:
         self._context = context
         self._store = context.store
         self._identity = identity
@@ -263,7 +263,7 @@ def is_full(err: BaseException) -> bool:
 class CheckpointWriter:
     """Saves one training's state at its address from one process, one save at a time, in format 1."""
 
-    def __init__(self, context: StageContext, *, interval: Interval, identity: Identity, by_name: bool, keep: int) -> None:
+    def __init__(self, context: StageContext, *, interval: Interval, identity: CheckpointIdentity, by_name: bool, keep: int) -> None:
         self._by_name = by_name
         self._store = context.store
         self._commits = Commits(context, identity=identity, keep=keep)
@@ -315,7 +315,7 @@ class CheckpointWriter:
             UnavailableError: three consecutive saves failed.
         """
         self.wait()
-        index: dict[str, Entry] = {}
+        index: dict[str, TensorEntry] = {}
         data = bytearray()
         for name, content in sorted(state.items()):
             index[name] = {"dtype": "uint8", "shape": [len(content)], "offset": len(data)}

@@ -65,7 +65,7 @@ class Copied:
 
 
 @dataclass(frozen=True, slots=True)
-class _Targets:
+class _ShardTargets:
     layout: BufferLayout
     numbers: Sequence[int]
     names: Sequence[str]
@@ -78,7 +78,7 @@ class ShardBuffer:
 
     def __init__(self) -> None:
         self._cells = Cells()
-        self._targets: _Targets | None = None
+        self._targets: _ShardTargets | None = None
 
     def reserve(self, layout: BufferLayout, pool: Background) -> None:
         """Begin to allocate in the background what a copy needs."""
@@ -90,7 +90,7 @@ class ShardBuffer:
         copy_all(targets.views, local_parts(state, targets.names))
         return targets.copied
 
-    def _targets_of(self, layout: BufferLayout, state: State) -> _Targets:
+    def _targets_of(self, layout: BufferLayout, state: State) -> _ShardTargets:
         numbers = layout.copied
         if self._targets is not None and self._targets.layout is layout and self._targets.numbers == numbers:
             return self._targets
@@ -101,7 +101,7 @@ class ShardBuffer:
         chunks = layout.listing.chunks
         views = [view_of(cells, places[number], local_part(state[chunks[number].name])) for number in numbers]
         copied = Copied(layout, {number: data[places[number] : places[number] + chunks[number].num_bytes] for number in numbers})
-        self._targets = _Targets(layout, numbers, [chunks[number].name for number in numbers], views, copied)
+        self._targets = _ShardTargets(layout, numbers, [chunks[number].name for number in numbers], views, copied)
         return self._targets
 
 

@@ -21,7 +21,7 @@ from typing import Final, cast
 
 from training.contracts import JsonObject, JsonValue, sha256_hex
 from training.engine.checkpoint.chunks import FORMAT, Piece, block_name, blocks_for, read_index
-from training.engine.checkpoint.format import Identity, Position
+from training.engine.checkpoint.format import CheckpointIdentity, Position
 from training.engine.checkpoint.tensors import State
 from training.engine.checkpoint.writer import Commits, Interval, Saves, Written, place_of
 from training.errors import LeaseLostError, NightshiftError, UnavailableError
@@ -47,7 +47,9 @@ CLOSE_SECONDS: Final = 5.0
 class ShardedWriter:
     """Saves one training's state at its address from every process of its gang. All call `save` at the same steps."""
 
-    def __init__(self, context: StageContext, savers: Savers, *, interval: Interval, identity: Identity, by_name: bool, keep: int) -> None:
+    def __init__(
+        self, context: StageContext, savers: Savers, *, interval: Interval, identity: CheckpointIdentity, by_name: bool, keep: int
+    ) -> None:
         self._by_name = by_name
         self._objects = context.store.objects
         self._savers = savers

@@ -10,7 +10,7 @@ from typing import Any, Final
 import xgboost
 
 from training.errors import DataError, shown
-from training.models.base import Artifact, FitResult
+from training.models.base import FitResult, ImportedArtifact
 
 MAX_REASONS: Final = 10
 UBJ_HINT: Final = "write it again with Booster.save_model, as .json or .ubj"
@@ -31,7 +31,7 @@ _OBJECTIVES: Final[Mapping[str, tuple[str, ...]]] = {
 """Task to the objectives whose predictions it can judge: probabilities where it needs such."""
 
 
-def imported_trees(artifact: Artifact) -> FitResult:
+def imported_trees(artifact: ImportedArtifact) -> FitResult:
     """Return the trees as `weights.ubj`, without the file's attributes and names.
 
     Where the file says at which round its validation was best, later rounds are left out, as XGBoost's own classes predict.
@@ -77,7 +77,7 @@ def _check_version(data: bytes) -> None:
             raise DataError("artifact.newer", message, hint="train it with the version of docs/dependencies.md")
 
 
-def _differences(booster: xgboost.Booster, learner: Mapping[str, Any], artifact: Artifact) -> Iterator[str]:
+def _differences(booster: xgboost.Booster, learner: Mapping[str, Any], artifact: ImportedArtifact) -> Iterator[str]:
     """Yield what of the trees is not of the pipeline's input or task.
 
     Args:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from training.data.features.transforms import Matrix
 from training.errors import PreemptedError, Problem, SpecError
-from training.models.base import Artifact, Family, FitContext, FitResult, Scorer
+from training.models.base import Family, FitContext, FitResult, ImportedArtifact, Scorer
 from training.models.boosting_rounds import Rounds
 from training.runtime.lazy_imports import lean_imports
 
@@ -62,7 +62,7 @@ class BoostedTrees(Family):
         architecture[LOG_LABELS] = context.spec.train.settings["objective"] == "log"
         return run.result("weights.ubj", bytes(booster[: run.best_round].save_raw("ubj")), architecture)
 
-    def imported(self, artifact: Artifact) -> FitResult:
+    def imported(self, artifact: ImportedArtifact) -> FitResult:
         from training.models.boosted_trees.importing import imported_trees
 
         return imported_trees(artifact)

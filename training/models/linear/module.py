@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 WEIGHTS: Final = "weights.safetensors"
 
 
-class Architecture(TypedDict):
+class LinearArchitecture(TypedDict):
     """What a scorer needs besides the weights, as JSON."""
 
     features: list[FeatureEntry]
@@ -34,11 +34,11 @@ class Linear(Family):
         from training.models.linear.fitting import fitted
 
         weights, link, run = fitted(context)
-        architecture = Architecture(features=list(context.dataset_meta["layout"]["features"]), link=link)
+        architecture = LinearArchitecture(features=list(context.dataset_meta["layout"]["features"]), link=link)
         return run.result(WEIGHTS, save({name: np.ascontiguousarray(values) for name, values in weights.items()}), architecture)
 
     def load(self, folder: Path, architecture: Mapping[str, object]) -> Scorer:
-        weights, known = load_file(folder / WEIGHTS), cast(Architecture, architecture)
+        weights, known = load_file(folder / WEIGHTS), cast(LinearArchitecture, architecture)
         link, sizes = LINKS[known["link"]], id_sizes(known["features"])
 
         def score(matrix: Matrix) -> Floats:

@@ -11,7 +11,7 @@ import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as states
 
 from training.errors import DataError, shown
-from training.models.base import Artifact, FitResult
+from training.models.base import FitResult, ImportedArtifact
 from training.models.onnx.session import WEIGHTS, session_of
 
 MAX_REASONS: Final = 10
@@ -39,7 +39,7 @@ class _Port:
         return f"{shown(self.name)} {self.type} {list(self.shape)}"
 
 
-def imported_graph(artifact: Artifact) -> FitResult:
+def imported_graph(artifact: ImportedArtifact) -> FitResult:
     """Return the graph as `model.onnx`, unchanged.
 
     Raises:
@@ -59,7 +59,7 @@ def imported_graph(artifact: Artifact) -> FitResult:
     return FitResult(weights_name=WEIGHTS, weights=data, architecture=architecture)
 
 
-def _architecture(session: onnxruntime.InferenceSession, artifact: Artifact) -> dict[str, object]:
+def _architecture(session: onnxruntime.InferenceSession, artifact: ImportedArtifact) -> dict[str, object]:
     """Return which input and output are what.
 
     Raises:
@@ -106,7 +106,7 @@ def _is_table(port: _Port, width: int) -> bool:
     return not isinstance(rows, int) and (not isinstance(columns, int) or columns == width)
 
 
-def _output_faults(output: _Port, artifact: Artifact) -> list[str]:
+def _output_faults(output: _Port, artifact: ImportedArtifact) -> list[str]:
     task, classes = artifact.spec.evaluate.task, artifact.num_classes
     widths = (classes,) if classes is not None else (1, 2) if task == "binary" else (1,)
     rows_only = len(output.shape) == 1 and classes is None

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from training.data.features.transforms import Matrix
 from training.errors import Problem, SpecError
-from training.models.base import Artifact, Family, FitContext, FitResult, Scorer
+from training.models.base import Family, FitContext, FitResult, ImportedArtifact, Scorer
 from training.models.onnx.session import WEIGHTS, session_of
 
 SCORED_ROWS: Final = 65_536
@@ -28,7 +28,7 @@ class Onnx(Family):
         problem = Problem(code="model.imported", message=message, hint="nightshift register PIPELINE ARTIFACT --format onnx")
         raise SpecError("train.model", [problem])
 
-    def imported(self, artifact: Artifact) -> FitResult:
+    def imported(self, artifact: ImportedArtifact) -> FitResult:
         # Imported here: a registered model carries what this file imports above, and is checked before it is one.
         from training.models.onnx.importing import imported_graph
 

@@ -15,13 +15,13 @@ import torch
 from torch import nn
 
 from training.data.dataset.loader import Batch
-from training.models.torch_family import Architecture, TorchFamily
+from training.models.torch_family import TorchArchitecture, TorchFamily
 
 if TYPE_CHECKING:
     from training.large.tensor_plan import Kind, TensorPlan
 
 
-class Settings(TypedDict):
+class RankerParameters(TypedDict):
     """`train.settings`, which `family.py` has checked."""
 
     embedding_dim: int
@@ -33,9 +33,9 @@ class Settings(TypedDict):
 class RankerModule(nn.Module):
     """[n] scores from a batch's `features_float` [n, floats] and `features_int` [n, ids]."""
 
-    def __init__(self, architecture: Architecture) -> None:
+    def __init__(self, architecture: TorchArchitecture) -> None:
         super().__init__()
-        settings = cast(Settings, architecture["settings"])
+        settings = cast(RankerParameters, architecture["settings"])
         bias = set(architecture["bias_features"])
         floats = [entry for entry in architecture["features"] if entry["dtype"] == "float32"]
         ids = [entry for entry in architecture["features"] if entry["dtype"] != "float32"]
@@ -117,8 +117,8 @@ class Ranker(TorchFamily):
     def __init__(self) -> None:
         self._kind = "listwise"
 
-    def build(self, architecture: Architecture) -> nn.Module:
-        self._kind = cast(Settings, architecture["settings"]).get("loss", "listwise")
+    def build(self, architecture: TorchArchitecture) -> nn.Module:
+        self._kind = cast(RankerParameters, architecture["settings"]).get("loss", "listwise")
         return RankerModule(architecture)
 
     def tensor_plan(self, module: nn.Module) -> TensorPlan | None:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from sqlalchemy import Row
 
 from training.contracts import canonical_json, json_number, sha256_hex
-from training.database.schema import LedgerDecision, RunningMirror
+from training.database.schema import LedgerDecisionRow, RunningMirror
 from training.registry.ledger.gate_outcomes import ReasonJson
 
 ACTIONS: Final = ("promoted", "canary", "canary_ended", "rolled_back", "recorded")
@@ -137,7 +137,7 @@ def _json(value: Any) -> Any:
     return value.replace("\0", "\N{REPLACEMENT CHARACTER}") if isinstance(value, str) else json_number(value)
 
 
-def entry_of(row: LedgerDecision | Row[Any], evidence: Mapping[str, Any] | None = None) -> Entry:
+def entry_of(row: LedgerDecisionRow | Row[Any], evidence: Mapping[str, Any] | None = None) -> Entry:
     """Return the entry of a row; with `evidence`, that one instead of the row's."""
     return Entry(
         model=row.model,

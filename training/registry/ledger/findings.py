@@ -11,7 +11,7 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from training.database.connect import connect, database_faults
-from training.database.schema import RegistryFinding
+from training.database.schema import RegistryFindingRow
 from training.registry.ledger.entries import with_zone
 
 Kind = Literal["former_champion", "not_decided", "missing"]
@@ -20,7 +20,7 @@ the ledger names cannot be served."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Finding:
+class RecordedFinding:
     """An alias that does not serve what the ledger says."""
 
     number: int
@@ -36,31 +36,31 @@ class Finding:
     announced_at: datetime | None
 
 
-class Findings:
+class RecordedFindings:
     """The findings of one database."""
 
     def __init__(self, database_url: str | None = None) -> None:
         """Open the database; None: the installation's."""
         self._engine = connect(database_url)
 
-    def open(self, model: str) -> list[Finding]:
+    def open(self, model: str) -> list[RecordedFinding]:
         """Return what has not ended about a model, oldest first.
 
         Raises:
             UnavailableError: `database.unavailable`.
         """
         with database_faults(), Session(self._engine) as session:
-            rows = select(RegistryFinding).where(RegistryFinding.model == model, RegistryFinding.ended_at.is_(None))
-            return [_finding(row) for row in session.scalars(rows.order_by(RegistryFinding.id))]
+            rows = select(RegistryFindingRow).where(RegistryFindingRow.model == model, RegistryFindingRow.ended_at.is_(None))
+            return [_finding(row) for row in session.scalars(rows.order_by(RegistryFindingRow.id))]
 
-    def see(self, model: str, alias: str, kind: Kind, *, served: str, words: str, now: datetime) -> Finding:
+    def see(self, model: str, alias: str, kind: Kind, *, served: str, words: str, now: datetime) -> RecordedFinding:
         """Note what is found; the same one that is open already stays the first."""
         with database_faults(), Session(self._engine) as session, session.begin():
-            same = select(RegistryFinding).where(RegistryFinding.model == model, RegistryFinding.alias == alias)
-            same = same.where(RegistryFinding.ended_at.is_(None), RegistryFinding.kind == kind, RegistryFinding.served == served)
-            row = session.scalar(same.order_by(RegistryFinding.id))
+            same = select(RegistryFindingRow).where(RegistryFindingRow.model == model, RegistryFindingRow.alias == alias)
+            same = same.where(RegistryFindingRow.ended_at.is_(None), RegistryFindingRow.kind == kind, RegistryFindingRow.served == served)
+            row = session.scalar(same.order_by(RegistryFindingRow.id))
             if row is None:
-                row = RegistryFinding(model=model, alias=alias, kind=kind, served=served, first_seen_at=now)
+                row = RegistryFindingRow(model=model, alias=alias, kind=kind, served=served, first_seen_at=now)
                 session.add(row)
             row.words = words
             session.flush()
@@ -68,30 +68,30 @@ class Findings:
 
     def end(self, model: str, *, now: datetime, but: Sequence[int] = ()) -> None:
         """Note that all findings of a model have ended, except those of these numbers."""
-        ended = update(RegistryFinding).where(RegistryFinding.model == model, RegistryFinding.ended_at.is_(None))
+        ended = update(RegistryFindingRow).where(RegistryFindingRow.model == model, RegistryFindingRow.ended_at.is_(None))
         with database_faults(), Session(self._engine) as session, session.begin():
-            session.execute(ended.where(RegistryFinding.id.not_in(but)).values(ended_at=now))
+            session.execute(ended.where(RegistryFindingRow.id.not_in(but)).values(ended_at=now))
 
-    def to_announce(self) -> list[Finding]:
+    def to_announce(self) -> list[RecordedFinding]:
         """Return what an alert is due for, of all models: what is open, each time, and what ended before any alert was sent."""
         with database_faults(), Session(self._engine) as session:
-            due = RegistryFinding.ended_at.is_(None) | RegistryFinding.announced_at.is_(None)
-            return [_finding(row) for row in session.scalars(select(RegistryFinding).where(due).order_by(RegistryFinding.id))]
+            due = RegistryFindingRow.ended_at.is_(None) | RegistryFindingRow.announced_at.is_(None)
+            return [_finding(row) for row in session.scalars(select(RegistryFindingRow).where(due).order_by(RegistryFindingRow.id))]
 
     def note_announced(self, numbers: Sequence[int], *, now: datetime) -> None:
         """Note that alerts were sent."""
         with database_faults(), Session(self._engine) as session, session.begin():
-            session.execute(update(RegistryFinding).where(RegistryFinding.id.in_(numbers)).values(announced_at=now))
+            session.execute(update(RegistryFindingRow).where(RegistryFindingRow.id.in_(numbers)).values(announced_at=now))
 
 
 def open_served(session: Session, model: str) -> set[str]:
     """Return the weights that MLflow's aliases of a model serve instead of the ledger's: they are in use, so they stay."""
-    rows = select(RegistryFinding.served).where(RegistryFinding.model == model, RegistryFinding.ended_at.is_(None))
+    rows = select(RegistryFindingRow.served).where(RegistryFindingRow.model == model, RegistryFindingRow.ended_at.is_(None))
     return {served for served in session.scalars(rows) if served}
 
 
-def _finding(row: RegistryFinding) -> Finding:
-    return Finding(
+def _finding(row: RegistryFindingRow) -> RecordedFinding:
+    return RecordedFinding(
         number=row.id,
         model=row.model,
         alias=row.alias,

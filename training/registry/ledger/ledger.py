@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from training.contracts import MAX_CLOCK_SKEW
 from training.database.connect import connect, database_faults
-from training.database.schema import LedgerDecision, ModelStanding, RegisteredVersion
+from training.database.schema import LedgerDecisionRow, ModelStandingRow, RegisteredVersionRow
 from training.errors import DeniedError
 from training.registry.ledger.entries import (
     ACTIONS,
@@ -30,7 +30,7 @@ from training.registry.ledger.entries import (
     name_of,
     with_zone,
 )
-from training.registry.ledger.version_weights import Registration
+from training.registry.ledger.version_weights import MLflowRegistration
 
 __all__ = [
     "ACTIONS",
@@ -72,7 +72,7 @@ class Ledger:
             UnavailableError: `database.unavailable`.
         """
         with database_faults(), Session(self._engine) as session:
-            row = session.get(ModelStanding, model)
+            row = session.get(ModelStandingRow, model)
             if row is None:
                 return ModelAliases(model=model)
             return ModelAliases(
@@ -88,7 +88,7 @@ class Ledger:
     def history(self, model: str) -> list[Entry]:
         """Return all decisions about `model`, oldest first."""
         with database_faults(), Session(self._engine) as session:
-            rows = session.scalars(select(LedgerDecision).where(LedgerDecision.model == model).order_by(LedgerDecision.id))
+            rows = session.scalars(select(LedgerDecisionRow).where(LedgerDecisionRow.model == model).order_by(LedgerDecisionRow.id))
             return [entry_of(row) for row in rows]
 
     def outline(self, model: str, *, outcome: str | None = None) -> list[Entry]:
@@ -97,10 +97,10 @@ class Ledger:
         Args:
             outcome: only those with this one.
         """
-        columns = [column for column in LedgerDecision.__table__.columns if column.key not in ("id", "evidence")]
-        asked = select(*columns).where(LedgerDecision.model == model).order_by(LedgerDecision.id)
+        columns = [column for column in LedgerDecisionRow.__table__.columns if column.key not in ("id", "evidence")]
+        asked = select(*columns).where(LedgerDecisionRow.model == model).order_by(LedgerDecisionRow.id)
         if outcome is not None:
-            asked = asked.where(LedgerDecision.outcome == outcome)
+            asked = asked.where(LedgerDecisionRow.outcome == outcome)
         with database_faults(), Session(self._engine) as session:
             return [entry_of(row, evidence={}) for row in session.execute(asked)]
 
@@ -108,9 +108,9 @@ class Ledger:
         """Yield the decisions about `model`, newest first, read in pages: a caller that stops early reads little of a long history."""
         below: int | None = None
         while True:
-            asked = select(LedgerDecision).where(LedgerDecision.model == model).order_by(LedgerDecision.id.desc()).limit(PAGE_ROWS)
+            asked = select(LedgerDecisionRow).where(LedgerDecisionRow.model == model).order_by(LedgerDecisionRow.id.desc()).limit(PAGE_ROWS)
             with database_faults(), Session(self._engine) as session:
-                rows = list(session.scalars(asked if below is None else asked.where(LedgerDecision.id < below)))
+                rows = list(session.scalars(asked if below is None else asked.where(LedgerDecisionRow.id < below)))
                 page = [entry_of(row) for row in rows]
                 below = rows[-1].id if rows else None
             yield from page
@@ -120,12 +120,12 @@ class Ledger:
     def models(self) -> list[str]:
         """Return the names of all models that anything was decided about, sorted."""
         with database_faults(), Session(self._engine) as session:
-            return sorted(session.scalars(select(LedgerDecision.model).distinct()))
+            return sorted(session.scalars(select(LedgerDecisionRow.model).distinct()))
 
     def pipelines_of(self, model: str) -> list[str]:
         """Return the names of the pipelines that made the model's versions, sorted; none where nothing was decided."""
-        pipeline = LedgerDecision.evidence["pipeline"].as_string()
-        asked = select(pipeline).where(LedgerDecision.model == model, pipeline.is_not(None)).distinct()
+        pipeline = LedgerDecisionRow.evidence["pipeline"].as_string()
+        asked = select(pipeline).where(LedgerDecisionRow.model == model, pipeline.is_not(None)).distinct()
         with database_faults(), Session(self._engine) as session:
             return sorted(session.scalars(asked))
 
@@ -151,10 +151,12 @@ class Ledger:
 
         None are missing where a process has begun to write to MLflow and has not ended: it may have died.
         """
-        decided = select(func.count()).where(LedgerDecision.model == ModelStanding.model).scalar_subquery()
-        asked = select(ModelStanding.model, decided - ModelStanding.mirrored_decisions, ModelStanding.mirrors).order_by(ModelStanding.model)
+        decided = select(func.count()).where(LedgerDecisionRow.model == ModelStandingRow.model).scalar_subquery()
+        asked = select(ModelStandingRow.model, decided - ModelStandingRow.mirrored_decisions, ModelStandingRow.mirrors).order_by(
+            ModelStandingRow.model
+        )
         if model is not None:
-            asked = asked.where(ModelStanding.model == model)
+            asked = asked.where(ModelStandingRow.model == model)
         with database_faults(), Session(self._engine) as session:
             return {name: missing for name, missing, mirrors in session.execute(asked) if missing or mirrors}
 
@@ -185,20 +187,20 @@ class Ledger:
             others = {key: note for key, note in row.mirrors.items() if key != name}
             row.mirrors = {key: note for key, note in others.items() if datetime.fromisoformat(note["since"]) > abandoned}
 
-    def registrations(self, model: str) -> dict[str, Registration]:
+    def registrations(self, model: str) -> dict[str, MLflowRegistration]:
         """Return where MLflow has the versions of `model`, by the digest of their weights, as of the last look."""
         with database_faults(), Session(self._engine) as session:
-            rows = session.scalars(select(RegisteredVersion).where(RegisteredVersion.model == model))
+            rows = session.scalars(select(RegisteredVersionRow).where(RegisteredVersionRow.model == model))
             return {row.weights_digest: _registration(row) for row in rows}
 
-    def note_registration(self, model: str, weights_digest: str, found: Registration | None) -> None:
+    def note_registration(self, model: str, weights_digest: str, found: MLflowRegistration | None) -> None:
         """Note where MLflow has these weights; None: nowhere. The standing does not move by it."""
         with database_faults(), Session(self._engine) as session, session.begin():
             if found is None:
-                this = (RegisteredVersion.model == model, RegisteredVersion.weights_digest == weights_digest)
-                session.execute(delete(RegisteredVersion).where(*this))
+                this = (RegisteredVersionRow.model == model, RegisteredVersionRow.weights_digest == weights_digest)
+                session.execute(delete(RegisteredVersionRow).where(*this))
             else:
-                session.merge(RegisteredVersion(model=model, weights_digest=weights_digest, **asdict(found)))
+                session.merge(RegisteredVersionRow(model=model, weights_digest=weights_digest, **asdict(found)))
 
     def record(self, entry: Entry, move: Move | None = None) -> Entry:
         """Add a decision, and the change of the standing if there is one, in one transaction. MLflow follows by `registry.mlflow.mirror`.
@@ -228,7 +230,7 @@ class Ledger:
                 _check_kept(session, entry)
             if move is not None:
                 _move(standing, move, entry)
-            added = LedgerDecision(**columns_of(entry), revision=None if move is None else standing.revision)
+            added = LedgerDecisionRow(**columns_of(entry), revision=None if move is None else standing.revision)
             session.add(added)
             # In this order: rows are numbered as they are flushed, and history reads by number.
             session.flush()
@@ -239,12 +241,12 @@ class Ledger:
             return entry_of(added)
 
 
-def locked_standing(session: Session, model: str) -> ModelStanding:
+def locked_standing(session: Session, model: str) -> ModelStandingRow:
     """Return the model's row, made where there is none, held until the transaction ends: decisions about a model follow each other."""
     dialect = session.get_bind().dialect.name
     add = postgresql.insert if dialect == "postgresql" else sqlite.insert
-    session.execute(add(ModelStanding).values(model=model, revision=0).on_conflict_do_nothing())
-    return session.scalars(select(ModelStanding).where(ModelStanding.model == model).with_for_update()).one()
+    session.execute(add(ModelStandingRow).values(model=model, revision=0).on_conflict_do_nothing())
+    return session.scalars(select(ModelStandingRow).where(ModelStandingRow.model == model).with_for_update()).one()
 
 
 def _holder(session: Session, model: str, values: Mapping[str, Any] | None) -> AliasHolder | None:
@@ -252,13 +254,13 @@ def _holder(session: Session, model: str, values: Mapping[str, Any] | None) -> A
     if values is None:
         return None
     holder = AliasHolder(**values)
-    row = session.get(RegisteredVersion, (model, holder.weights_digest))
+    row = session.get(RegisteredVersionRow, (model, holder.weights_digest))
     return holder if row is None else replace(holder, version=row.number, artifact_digest=row.artifact_digest)
 
 
-def _registration(row: RegisteredVersion) -> Registration:
+def _registration(row: RegisteredVersionRow) -> MLflowRegistration:
     at = row.rebuilt_at
-    return Registration(
+    return MLflowRegistration(
         number=row.number,
         logged_model=row.logged_model,
         artifact_digest=row.artifact_digest,
@@ -283,7 +285,7 @@ def check_as_of(holder: AliasHolder, model: str) -> None:
         )
 
 
-def _move(standing: ModelStanding, move: Move, entry: Entry) -> None:
+def _move(standing: ModelStandingRow, move: Move, entry: Entry) -> None:
     _check_revision(standing, move.expected_revision, entry)
     for holder, before in ((move.champion, standing.champion), (move.canary, standing.canary)):
         if holder is not None and (before is None or holder.weights_digest != before["weights_digest"]):
@@ -293,7 +295,7 @@ def _move(standing: ModelStanding, move: Move, entry: Entry) -> None:
     standing.revision = move.expected_revision + 1
 
 
-def _check_revision(standing: ModelStanding, expected: int, entry: Entry) -> None:
+def _check_revision(standing: ModelStandingRow, expected: int, entry: Entry) -> None:
     if standing.revision != expected:
         raise DeniedError(
             "promotion.conflict",
@@ -304,8 +306,8 @@ def _check_revision(standing: ModelStanding, expected: int, entry: Entry) -> Non
 
 def _check_kept(session: Session, entry: Entry) -> None:
     """Refuse to roll back to deleted weights. A deletion locks the standing's row, too, so neither can overtake the other."""
-    rows = select(LedgerDecision).where(LedgerDecision.model == entry.model, LedgerDecision.weights_digest == entry.weights_digest)
-    newest = session.scalars(rows.order_by(LedgerDecision.id.desc())).first()
+    rows = select(LedgerDecisionRow).where(LedgerDecisionRow.model == entry.model, LedgerDecisionRow.weights_digest == entry.weights_digest)
+    newest = session.scalars(rows.order_by(LedgerDecisionRow.id.desc())).first()
     if newest is None or newest.deleted_at is None:
         return
     as_of = (entry.evidence.get("holder") or {}).get("as_of")
@@ -317,23 +319,25 @@ def _check_kept(session: Session, entry: Entry) -> None:
     )
 
 
-def _known(session: Session, model: str, key: str) -> LedgerDecision | None:
-    return session.scalar(select(LedgerDecision).where(LedgerDecision.model == model, LedgerDecision.decision_key == key))
+def _known(session: Session, model: str, key: str) -> LedgerDecisionRow | None:
+    return session.scalar(select(LedgerDecisionRow).where(LedgerDecisionRow.model == model, LedgerDecisionRow.decision_key == key))
 
 
 def _endings(model: str, request_key: str) -> Any:
     return (
-        select(LedgerDecision).where(LedgerDecision.model == model, LedgerDecision.request_key == request_key).order_by(LedgerDecision.id)
+        select(LedgerDecisionRow)
+        .where(LedgerDecisionRow.model == model, LedgerDecisionRow.request_key == request_key)
+        .order_by(LedgerDecisionRow.id)
     )
 
 
-def open_request_rows(session: Session, model: str) -> list[LedgerDecision]:
+def open_request_rows(session: Session, model: str) -> list[LedgerDecisionRow]:
     """Return the rows of the requests for approval that nothing has ended, oldest first."""
-    ended = select(LedgerDecision.request_key).where(LedgerDecision.model == model, LedgerDecision.request_key.is_not(None))
-    asked = select(LedgerDecision).where(
-        LedgerDecision.model == model, LedgerDecision.outcome == REQUEST, LedgerDecision.decision_key.not_in(ended)
+    ended = select(LedgerDecisionRow.request_key).where(LedgerDecisionRow.model == model, LedgerDecisionRow.request_key.is_not(None))
+    asked = select(LedgerDecisionRow).where(
+        LedgerDecisionRow.model == model, LedgerDecisionRow.outcome == REQUEST, LedgerDecisionRow.decision_key.not_in(ended)
     )
-    return list(session.scalars(asked.order_by(LedgerDecision.id)))
+    return list(session.scalars(asked.order_by(LedgerDecisionRow.id)))
 
 
 def _check_open(session: Session, entry: Entry, request_key: str) -> None:
@@ -365,7 +369,7 @@ def _displace(session: Session, canary: AliasHolder, move: Move, entry: Entry) -
         decided_by=entry.decided_by,
         decided_at=entry.decided_at,
     )
-    session.add(LedgerDecision(**columns_of(ending)))
+    session.add(LedgerDecisionRow(**columns_of(ending)))
     session.flush()
 
 
@@ -389,7 +393,7 @@ def _supersede(session: Session, entry: Entry) -> None:
             decided_at=entry.decided_at,
             request_key=request.decision_key,
         )
-        session.add(LedgerDecision(**columns_of(ending)))
+        session.add(LedgerDecisionRow(**columns_of(ending)))
 
 
 def _ended(entry: Entry, ending: Entry) -> DeniedError:

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from training.contracts import sha256_hex
 from training.database.connect import connect, database_faults
-from training.database.schema import DatasetVersion, LedgerDecision
+from training.database.schema import DatasetVersionRow, LedgerDecisionRow
 from training.registry.ledger.decisions import CHAMPIONS, HOLDER
 from training.registry.ledger.findings import open_served
 from training.registry.ledger.ledger import Entry, Ledger, locked_standing, open_request_rows
@@ -41,7 +41,7 @@ class LedgerRoots:
             UnavailableError: `database.unavailable`.
         """
         with database_faults(), Session(connect(self._url)) as session:
-            row = session.scalars(select(LedgerDecision).order_by(LedgerDecision.id).limit(1)).first()
+            row = session.scalars(select(LedgerDecisionRow).order_by(LedgerDecisionRow.id).limit(1)).first()
             if row is None:
                 return None
             # Two installations may do the same work and come to the same decision, but not in the same microsecond.
@@ -82,7 +82,7 @@ class LedgerRoots:
             with database_faults(), Session(connect(self._url)) as session, session.begin():
                 stay |= {gone[key] for key in _release(session, model, set(gone))}
         with database_faults(), Session(connect(self._url)) as session, session.begin():
-            rows = session.scalars(select(DatasetVersion).where(DatasetVersion.deprecated_at.is_(None)))
+            rows = session.scalars(select(DatasetVersionRow).where(DatasetVersionRow.deprecated_at.is_(None)))
             for row in rows:
                 if any(key in gone and gone[key] not in stay for key in content_keys(row.storage_uri)):
                     row.deprecated_at = datetime.now(UTC)
@@ -108,7 +108,7 @@ def _release(session: Session, model: str, gone: set[str]) -> set[str]:
     holding = {holder["weights_digest"] for holder in (standing.champion, standing.canary) if holder} | open_served(session, model)
     needed = {key for holder in (standing.champion, standing.canary) if holder for key in content_keys(holder["model_uri"])}
     asked = {request.weights_digest for request in open_request_rows(session, model)}
-    rows = session.scalars(select(LedgerDecision).where(LedgerDecision.model == model, LedgerDecision.deleted_at.is_(None))).all()
+    rows = session.scalars(select(LedgerDecisionRow).where(LedgerDecisionRow.model == model, LedgerDecisionRow.deleted_at.is_(None))).all()
     lost = set()
     for row in rows:
         found = set(content_keys([row.evidence.get("model_uri"), (row.evidence.get(HOLDER) or {}).get("model_uri")])) & gone
@@ -117,8 +117,8 @@ def _release(session: Session, model: str, gone: set[str]) -> set[str]:
         elif found:
             lost.add(row.id)
     if lost:
-        noted = update(LedgerDecision).where(LedgerDecision.model == model, LedgerDecision.id.in_(lost))
-        session.execute(noted.where(LedgerDecision.deleted_at.is_(None)).values(deleted_at=datetime.now(UTC)))
+        noted = update(LedgerDecisionRow).where(LedgerDecisionRow.model == model, LedgerDecisionRow.id.in_(lost))
+        session.execute(noted.where(LedgerDecisionRow.deleted_at.is_(None)).values(deleted_at=datetime.now(UTC)))
     return needed & gone
 
 

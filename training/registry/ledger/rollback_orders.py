@@ -11,13 +11,13 @@ from sqlalchemy.orm import Session
 
 from training.contracts import canonical_json, sha256_hex
 from training.database.connect import connect, database_faults
-from training.database.schema import RollbackOrder
+from training.database.schema import RollbackOrderRow
 
 ID_CHARS = 32
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Order:
+class RollbackOrder:
     """Make these weights champion again."""
 
     model: str
@@ -33,7 +33,7 @@ class Order:
         return sha256_hex(canonical_json([self.model, self.weights_digest, self.revision]))[:ID_CHARS]
 
 
-def place(order: Order, database_url: str | None = None) -> str:
+def place(order: RollbackOrder, database_url: str | None = None) -> str:
     """Write an order, with who gave it last, and why; return its id.
 
     Raises:
@@ -41,7 +41,7 @@ def place(order: Order, database_url: str | None = None) -> str:
     """
     with database_faults(), Session(connect(database_url)) as session, session.begin():
         session.merge(
-            RollbackOrder(
+            RollbackOrderRow(
                 order_id=order.order_id,
                 model=order.model,
                 weights_digest=order.weights_digest,
@@ -54,16 +54,16 @@ def place(order: Order, database_url: str | None = None) -> str:
     return order.order_id
 
 
-def find_order(order_id: str, database_url: str | None = None) -> Order | None:
+def find_order(order_id: str, database_url: str | None = None) -> RollbackOrder | None:
     """Return an order by its id, None where there is none.
 
     Raises:
         UnavailableError: `database.unavailable`.
     """
     with database_faults(), Session(connect(database_url)) as session:
-        row = session.get(RollbackOrder, order_id)
+        row = session.get(RollbackOrderRow, order_id)
         if row is None:
             return None
-        return Order(
+        return RollbackOrder(
             model=row.model, weights_digest=row.weights_digest, revision=row.revision, reason=row.reason, ordered_by=row.ordered_by
         )

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from training.contracts import JsonObject, canonical_json
 from training.database.connect import connect, database_faults
-from training.database.schema import ModelVersion
+from training.database.schema import ModelVersionRow
 from training.registry.ledger.ledger import locked_standing
 
 
@@ -43,13 +43,13 @@ def semantic_version(model: str, weights_digest: str, recipe: Recipe, database_u
     """
     with database_faults(), Session(connect(database_url)) as session, session.begin():
         locked_standing(session, model)
-        versions = list(session.scalars(select(ModelVersion).where(ModelVersion.model == model).order_by(ModelVersion.id)))
+        versions = list(session.scalars(select(ModelVersionRow).where(ModelVersionRow.model == model).order_by(ModelVersionRow.id)))
         for version in versions:
             if version.weights_digest == weights_digest:
                 return version.semantic_version
         text = _following(versions[-1], recipe) if versions else "1.0.0"
         session.add(
-            ModelVersion(
+            ModelVersionRow(
                 model=model,
                 weights_digest=weights_digest,
                 semantic_version=text,
@@ -65,7 +65,7 @@ def semantic_version(model: str, weights_digest: str, recipe: Recipe, database_u
     return text
 
 
-def _following(newest: ModelVersion, recipe: Recipe) -> str:
+def _following(newest: ModelVersionRow, recipe: Recipe) -> str:
     major, minor, patch = (int(part) for part in newest.semantic_version.split("."))
     # As JSON: a tuple is the list that comes back from the database.
     if [newest.input_schema, newest.output_schema] != json.loads(canonical_json([dict(recipe.input_schema), dict(recipe.output_schema)])):

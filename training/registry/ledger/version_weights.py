@@ -22,7 +22,7 @@ _MODEL_ID: Final = re.compile(r"m-[0-9a-f]{32}", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Registration:
+class MLflowRegistration:
     """Where MLflow has the weights of a version, as of the last look."""
 
     number: str
@@ -86,9 +86,9 @@ def forget_note(store: Store, model_id: str) -> None:
     _ref(store, model_id).delete()
 
 
-def registration_of(number: object, source: object, found: Noted) -> Registration:
+def registration_of(number: object, source: object, found: Noted) -> MLflowRegistration:
     """Return where a version is that has the weights of a note."""
-    return Registration(
+    return MLflowRegistration(
         number=str(number),
         logged_model=str(source).removeprefix(SCHEME),
         artifact_digest=found.artifact_digest,

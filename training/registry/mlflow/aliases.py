@@ -15,9 +15,9 @@ from typing import Final
 from training.errors import DataError
 from training.registry.ledger.decisions import CHAMPIONS, former_champions
 from training.registry.ledger.entries import DIGEST_CHARS
-from training.registry.ledger.findings import Finding, Kind
+from training.registry.ledger.findings import Kind, RecordedFinding
 from training.registry.ledger.ledger import AliasHolder, name_of
-from training.registry.mlflow.comparison import Look
+from training.registry.mlflow.comparison import MLflowState
 from training.registry.mlflow.restoring import origin_of, registered_again
 
 ALIASES: Final = ("champion", "canary")
@@ -64,7 +64,7 @@ class Circumstances:
     """What a judgement about an alias takes into account besides the look."""
 
     now: datetime
-    findings: list[Finding]
+    findings: list[RecordedFinding]
     """Of the model, that have not ended."""
     lost: Mapping[str, str]
     """Weights that could not be registered again in this comparison, and why."""
@@ -72,12 +72,12 @@ class Circumstances:
     """A person orders that the aliases are set back."""
 
 
-def alias_differences(look: Look, given: Circumstances) -> list[Difference]:
+def alias_differences(look: MLflowState, given: Circumstances) -> list[Difference]:
     """Return how MLflow's aliases differ from the ledger: by weights, whatever the numbers of the versions are."""
     return [difference for alias in ALIASES if (difference := _difference(look, alias, given)) is not None]
 
 
-def _difference(look: Look, alias: str, given: Circumstances) -> Difference | None:
+def _difference(look: MLflowState, alias: str, given: Circumstances) -> Difference | None:
     holder: AliasHolder | None = getattr(look.standing, alias)
     number = look.aliases.get(alias)
     place = None if holder is None else look.registration(holder.weights_digest)
@@ -101,7 +101,7 @@ def _difference(look: Look, alias: str, given: Circumstances) -> Difference | No
 
 
 def _moved_by_hand(
-    look: Look, alias: str, number: str, served: str, holder: AliasHolder | None, given: Circumstances
+    look: MLflowState, alias: str, number: str, served: str, holder: AliasHolder | None, given: Circumstances
 ) -> AliasFinding | None:
     """Return the finding about an alias that serves other weights than the ledger says; None where MLflow is only late."""
     is_known = any((known.alias, known.served) == (alias, served) for known in given.findings)
@@ -124,13 +124,13 @@ def _moved_by_hand(
     return AliasFinding(alias=alias, kind="not_decided", served=served, words=words)
 
 
-def _has_moved(look: Look, alias: str) -> bool:
+def _has_moved(look: MLflowState, alias: str) -> bool:
     """Return whether the ledger has decided about the alias since MLflow last agreed: a canary's decision says nothing of the champion."""
     moves = [entry for entry in look.history if entry.revision is not None and entry.revision > look.standing.mirrored_revision]
     return any(alias == "canary" or entry.action in CHAMPIONS for entry in moves)
 
 
-def _unserved(look: Look, alias: str, number: str | None, holder: AliasHolder, difference: Difference, why: str) -> Difference:
+def _unserved(look: MLflowState, alias: str, number: str | None, holder: AliasHolder, difference: Difference, why: str) -> Difference:
     """Return the difference of an alias whose version cannot be served: the alias goes, as it would serve other weights, or none."""
     words = (
         f"the {alias} of {look.model}, version {name_of(holder)} (weights {holder.weights_digest[:DIGEST_CHARS]}), is not in MLflow and "
@@ -142,13 +142,13 @@ def _unserved(look: Look, alias: str, number: str | None, holder: AliasHolder, d
     return replace(difference, mend=mend, finding=finding)
 
 
-def _setter(look: Look, alias: str, holder: AliasHolder | None) -> Callable[[], object]:
+def _setter(look: MLflowState, alias: str, holder: AliasHolder | None) -> Callable[[], object]:
     if holder is None:
         return partial(look.client.delete_registered_model_alias, look.model, alias)
     return partial(_seat, look, alias, holder)
 
 
-def _seat(look: Look, alias: str, holder: AliasHolder) -> None:
+def _seat(look: MLflowState, alias: str, holder: AliasHolder) -> None:
     """Set an alias to the weights of its holder, registered again where MLflow does not have them.
 
     Raises:
@@ -165,7 +165,7 @@ def _seat(look: Look, alias: str, holder: AliasHolder) -> None:
     look.client.set_registered_model_alias(look.model, alias, place.number)
 
 
-def _is_same(known: Finding, finding: AliasFinding) -> bool:
+def _is_same(known: RecordedFinding, finding: AliasFinding) -> bool:
     return (known.alias, known.kind, known.served) == (finding.alias, finding.kind, finding.served)
 
 

@@ -7,12 +7,12 @@ from typing import Any
 import mlflow
 
 from training.registry.ledger.ledger import Entry, Ledger
-from training.registry.ledger.version_weights import SCHEME, Registration, noted, registration_of
+from training.registry.ledger.version_weights import SCHEME, MLflowRegistration, noted, registration_of
 from training.registry.mlflow.versions import WEIGHTS_TAG, has_logged_model, pages, unless_gone
 from training.store import Store
 
 
-class Look:
+class MLflowState:
     """What is read is read once, the standing first: as long as it has not moved afterwards, what MLflow showed belongs to it.
 
     Of an unchanged model MLflow is asked for its aliases, its versions (a page of 1,000 each) and the logged models behind the aliases.
@@ -21,7 +21,7 @@ class Look:
     def __init__(self, ledger: Ledger, store: Store, model: str) -> None:
         self.ledger, self.store, self.model = ledger, store, model
         self.standing, self.history = ledger.standing(model), ledger.outline(model)
-        self.hints: dict[str, Registration] = ledger.registrations(model)
+        self.hints: dict[str, MLflowRegistration] = ledger.registrations(model)
         self.client = mlflow.MlflowClient()
         found = unless_gone(self.client.get_registered_model, model)
         self.aliases = {} if found is None else {str(alias): str(number) for alias, number in found.aliases.items()}
@@ -40,7 +40,7 @@ class Look:
             return ""
         return facts.weights_digest if has_logged_model(self.client, version.source) else None
 
-    def registration(self, weights_digest: str) -> Registration | None:
+    def registration(self, weights_digest: str) -> MLflowRegistration | None:
         """Return where MLflow has these weights, None where it does not have them. The ledger notes a place that is new."""
         hint = self.hints.get(weights_digest)
         if hint is not None and self._is_at(hint) and self.weights_at(hint.number) == weights_digest:
@@ -64,11 +64,11 @@ class Look:
             hint = self.registration(entry.weights_digest)
         return None if hint is None else self._versions[hint.number]
 
-    def note(self, weights_digest: str, found: Registration) -> None:
+    def note(self, weights_digest: str, found: MLflowRegistration) -> None:
         """Note where MLflow has weights."""
         self.hints[weights_digest] = found
         self.ledger.note_registration(self.model, weights_digest, found)
 
-    def _is_at(self, hint: Registration) -> bool:
+    def _is_at(self, hint: MLflowRegistration) -> bool:
         version = self._versions.get(hint.number)
         return version is not None and str(version.source) == f"{SCHEME}{hint.logged_model}"

@@ -10,12 +10,12 @@ from typing import Any, Final
 
 from training.errors import DataError, UnavailableError
 from training.format import moment
-from training.registry.ledger.findings import Findings
+from training.registry.ledger.findings import RecordedFindings
 from training.registry.ledger.gate_outcomes import verdict
 from training.registry.ledger.headline import headline
 from training.registry.ledger.ledger import Entry, Ledger, ModelAliases
 from training.registry.mlflow.aliases import ALIASES, AliasFinding, Circumstances, Difference, alias_differences
-from training.registry.mlflow.comparison import Look
+from training.registry.mlflow.comparison import MLflowState
 from training.registry.mlflow.schema import is_schema_alone, schema_part
 from training.registry.mlflow.versions import LIFECYCLE_TAG, registry_faults, set_by_two
 from training.sanitizing import for_markdown
@@ -51,7 +51,7 @@ def mirror(
     Raises:
         UnavailableError: `database.unavailable`, `mlflow.unavailable`; nothing is lost, the next call continues.
     """
-    findings, noted, lost = Findings(ledger.database_url), None, dict[str, str]()
+    findings, noted, lost = RecordedFindings(ledger.database_url), None, dict[str, str]()
     remaining = "its standing moves"
     for _ in range(MAX_ROUNDS):
         given = Circumstances(now=now(), findings=findings.open(model), lost=lost, is_ordered=is_ordered)
@@ -79,27 +79,27 @@ def differences(ledger: Ledger, store: Store, model: str, *, now: datetime | Non
     Raises:
         UnavailableError: `database.unavailable`, `mlflow.unavailable`.
     """
-    given = Circumstances(now=now or datetime.now(UTC), findings=Findings(ledger.database_url).open(model), lost={})
+    given = Circumstances(now=now or datetime.now(UTC), findings=RecordedFindings(ledger.database_url).open(model), lost={})
     return _compared(ledger, store, model, given)[1]
 
 
-def _compared(ledger: Ledger, store: Store, model: str, given: Circumstances) -> tuple[Look, list[Difference]]:
+def _compared(ledger: Ledger, store: Store, model: str, given: Circumstances) -> tuple[MLflowState, list[Difference]]:
     """Return a look at the model, and the differences, aliases last."""
     with registry_faults():
-        look = Look(ledger, store, model)
+        look = MLflowState(ledger, store, model)
         shown = {entry.weights_digest: version for entry in look.history if (version := look.shown(entry)) is not None}
         by_alias = alias_differences(look, given)
     return look, [*_tags(look, shown), *_descriptions(look, shown), *by_alias]
 
 
-def _end(ledger: Ledger, look: Look, noted: str | None) -> None:
+def _end(ledger: Ledger, look: MLflowState, noted: str | None) -> None:
     """Note that MLflow agrees. What is kept is said of this revision, too: an alias that is moved later was moved by another hand."""
     standing, decisions = look.standing, len(look.history)
     if noted or standing.mirrors or (standing.mirrored_revision, standing.mirrored_decisions) != (standing.revision, decisions):
         ledger.end_mirror(look.model, noted, revision=standing.revision, decisions=decisions)
 
 
-def _kept(findings: Findings, model: str, found: AliasFinding, now: datetime) -> int:
+def _kept(findings: RecordedFindings, model: str, found: AliasFinding, now: datetime) -> int:
     """Note a finding before anything is done about it: a process that dies afterwards has left the alert to the next one."""
     return findings.see(model, found.alias, found.kind, served=found.served, words=found.words, now=now).number
 
@@ -153,7 +153,7 @@ def expected_tags(history: Sequence[Entry], standing: ModelAliases) -> dict[str,
     return expected
 
 
-def _tags(look: Look, shown: Mapping[str, Any]) -> list[Difference]:
+def _tags(look: MLflowState, shown: Mapping[str, Any]) -> list[Difference]:
     return [
         Difference(
             model=look.model,
@@ -169,7 +169,7 @@ def _tags(look: Look, shown: Mapping[str, Any]) -> list[Difference]:
     ]
 
 
-def _descriptions(look: Look, shown: Mapping[str, Any]) -> list[Difference]:
+def _descriptions(look: MLflowState, shown: Mapping[str, Any]) -> list[Difference]:
     """Compare the versions' descriptions; a person's stays, which is one without `DECIDED_BY`.
 
     The schema, which the registration has written, stays below the decision.

@@ -15,7 +15,7 @@ from mlflow.exceptions import MlflowException
 from training.errors import DataError
 from training.process.scratch import scratch_folder
 from training.registry.ledger.ledger import AliasHolder, Ledger
-from training.registry.ledger.version_weights import SCHEME, Noted, Registration, noted
+from training.registry.ledger.version_weights import SCHEME, MLflowRegistration, Noted, noted
 from training.registry.mlflow.schema import output_columns
 from training.registry.mlflow.versions import GONE, find_registered, is_at, log_model, make_version, registry_faults, run_here
 from training.registry.model.files import CLIENT_FILE, check_files
@@ -69,7 +69,7 @@ def origin_of(ledger: Ledger, model: str, holder: AliasHolder) -> Origin:
     return Origin.of(holder.weights_digest, {} if decided is None else decided.evidence, model_uri=holder.model_uri)
 
 
-def registration_now(store: Store, model: str, origin: Origin, hint: Registration | None) -> Registration:
+def registration_now(store: Store, model: str, origin: Origin, hint: MLflowRegistration | None) -> MLflowRegistration:
     """Return where MLflow has weights; they are registered again where it does not have them.
 
     Args:
@@ -87,7 +87,7 @@ def registration_now(store: Store, model: str, origin: Origin, hint: Registratio
         return found or registered_again(store, client, model, origin, hint)
 
 
-def registered_again(store: Store, client: Any, model: str, origin: Origin, hint: Registration | None) -> Registration:
+def registered_again(store: Store, client: Any, model: str, origin: Origin, hint: MLflowRegistration | None) -> MLflowRegistration:
     """Register weights that MLflow does not have: their logged model where that is whole, else one made from the store.
 
     Args:
@@ -126,7 +126,7 @@ def _experiment_id(client: Any, pipeline: str) -> str | None:
     return None if found is None or found.lifecycle_stage == "deleted" else str(found.experiment_id)
 
 
-def _is_whole(client: Any, hint: Registration) -> bool:
+def _is_whole(client: Any, hint: MLflowRegistration) -> bool:
     """Return whether MLflow still has a logged model with the files that were noted: the same digest is the same code."""
     try:
         client.get_logged_model(hint.logged_model)

@@ -15,7 +15,7 @@ from mlflow.exceptions import MlflowException
 
 from training.errors import UnavailableError
 from training.process.scratch import scratch_folder
-from training.registry.ledger.version_weights import SCHEME, Noted, Registration, note, noted, registration_of
+from training.registry.ledger.version_weights import SCHEME, MLflowRegistration, Noted, note, noted, registration_of
 from training.registry.mlflow.schema import ModelSchema, schema_text
 from training.registry.model.code import model_code, write_code
 from training.registry.model.files import write_list
@@ -91,7 +91,7 @@ def register_candidate(
     tags: Mapping[str, str],
     output: str = "",
     schema: ModelSchema | None = None,
-) -> Registration:
+) -> MLflowRegistration:
     """Register a model artifact as a version; the same weights are the same version, however often and by how many this is called.
 
     Args:
@@ -182,7 +182,7 @@ def log_model(
 
 def make_version(
     store: Store, client: Any, model: str, model_id: str, facts: Noted, *, run: Any | None, tags: Mapping[str, str]
-) -> Registration:
+) -> MLflowRegistration:
     """Make a version of a logged model; return the oldest one of its weights, which another process may have made at the same time."""
     try:
         client.create_registered_model(model)
@@ -204,7 +204,7 @@ def make_version(
     return found
 
 
-def find_registered(store: Store, client: Any, model: str, weights: str) -> Registration | None:
+def find_registered(store: Store, client: Any, model: str, weights: str) -> MLflowRegistration | None:
     """Return the oldest version of these weights that can be loaded; others, of attempts at the same time or of one that died, go.
 
     The tag finds them, the store's note of the source proves them: users may write tags. MLflow numbers versions one by one, so a reader
@@ -226,7 +226,7 @@ def find_registered(store: Store, client: Any, model: str, weights: str) -> Regi
     return registration_of(oldest.version, oldest.source, facts)
 
 
-def is_at(store: Store, client: Any, model: str, weights: str, hint: Registration) -> bool:
+def is_at(store: Store, client: Any, model: str, weights: str, hint: MLflowRegistration) -> bool:
     """Return whether MLflow has a version of these weights at the number of a hint, and it can be loaded."""
     version = unless_gone(client.get_model_version, model, hint.number)
     if version is None or str(version.source) != f"{SCHEME}{hint.logged_model}":

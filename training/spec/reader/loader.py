@@ -17,7 +17,7 @@ from training.spec.descriptors.sources import SOURCES
 from training.spec.pipeline_spec import PipelineSpec
 from training.spec.reader.problems import in_order, problem_at, problems_of
 from training.spec.reader.yaml import Document, Path, read_document
-from training.spec.rules.rule_problems import Finding
+from training.spec.rules.rule_problems import Violation
 from training.spec.rules.sections import broken_rules
 from training.spec.rules.unused_keys import unused_keys
 from training.spec.scalar_types import Section, told
@@ -105,7 +105,7 @@ def _checked(document: Document, source: str, *, named: str | None = None) -> Ch
     return CheckedSpec(spec, tuple(in_order(_placed(document, finding) for finding in unused_keys(sections))))
 
 
-def _placed(document: Document, finding: Finding) -> Problem:
+def _placed(document: Document, finding: Violation) -> Problem:
     mark = None if finding.beside is None else document.mark(finding.beside)
     message = finding.message if mark is None else f"{finding.message} (see line {mark.line})"
     return problem_at(document, finding.path, finding.code, message, hint=finding.hint)

@@ -11,7 +11,7 @@ from training.spec.reader.problems import nearest
 from training.spec.reader.yaml import Path
 from training.spec.rules.leakage import CODE as LEAKAGE
 from training.spec.rules.leakage import Lateness
-from training.spec.rules.rule_problems import Finding
+from training.spec.rules.rule_problems import Violation
 from training.spec.scalar_types import duration_text, told
 from training.spec.sections.data import Data, Prepare
 from training.spec.sections.evaluation import Evaluate
@@ -21,20 +21,20 @@ FAIRNESS_TASKS: Final = {"equal_opportunity": ("binary",), "calibration": ("bina
 """Limit of `fairness` to the tasks for which it can be computed."""
 
 
-def slice_keys_have_slices(evaluate: Evaluate) -> Iterator[Finding]:
+def slice_keys_have_slices(evaluate: Evaluate) -> Iterator[Violation]:
     """Yield a finding for each `slice_*` key that no slice would read. A default that is written out is not a finding."""
     if evaluate.slices:
         return
     hint = "name the columns in evaluate.slices, or remove the key"
     if evaluate.slice_drop is not None:
-        yield Finding(("evaluate", "slice_drop"), "field.conflict", "slice_drop needs slices: this gate would never judge", hint)
+        yield Violation(("evaluate", "slice_drop"), "field.conflict", "slice_drop needs slices: this gate would never judge", hint)
     if not evaluate.slice_pairs:
-        yield Finding(("evaluate", "slice_pairs"), "field.conflict", "slice_pairs needs slices", hint)
+        yield Violation(("evaluate", "slice_pairs"), "field.conflict", "slice_pairs needs slices", hint)
     if evaluate.slice_support != Evaluate.model_fields["slice_support"].default and not evaluate.sensitive:
-        yield Finding(("evaluate", "slice_support"), "field.conflict", "slice_support needs slices or sensitive", hint)
+        yield Violation(("evaluate", "slice_support"), "field.conflict", "slice_support needs slices or sensitive", hint)
 
 
-def fairness_can_be_computed(evaluate: Evaluate) -> Iterator[Finding]:
+def fairness_can_be_computed(evaluate: Evaluate) -> Iterator[Violation]:
     """Yield a finding for each limit of `fairness` that has no columns, or no meaning for the task."""
     task = evaluate.task
     for name, tasks in FAIRNESS_TASKS.items():
@@ -43,23 +43,23 @@ def fairness_can_be_computed(evaluate: Evaluate) -> Iterator[Finding]:
             continue
         if task not in tasks:
             message = f"fairness.{name} cannot be computed for the task {task}, only for {' and '.join(tasks)}"
-            yield Finding(path, "fairness.task", message, "remove it; slices and slice_drop compare values of a column for every task")
+            yield Violation(path, "fairness.task", message, "remove it; slices and slice_drop compare values of a column for every task")
         elif not evaluate.sensitive:
             message = f"fairness.{name} needs sensitive: this gate would never judge"
-            yield Finding(path, "field.conflict", message, "name the columns in evaluate.sensitive, or remove the limit")
+            yield Violation(path, "field.conflict", message, "name the columns in evaluate.sensitive, or remove the limit")
     if evaluate.sensitive and not any(task in tasks for tasks in FAIRNESS_TASKS.values()):
         message = f"sensitive has no effect: no fairness measure can be computed for the task {task}"
-        yield Finding(("evaluate", "sensitive"), "fairness.task", message, "name the columns in evaluate.slices instead")
+        yield Violation(("evaluate", "sensitive"), "fairness.task", message, "name the columns in evaluate.slices instead")
 
 
-def threshold_has_a_task(evaluate: Evaluate) -> Iterator[Finding]:
+def threshold_has_a_task(evaluate: Evaluate) -> Iterator[Violation]:
     """Yield a finding where a threshold is set and the task has no probability of a positive."""
     if evaluate.task != "binary" and evaluate.threshold != Evaluate.model_fields["threshold"].default:
         message = f"threshold has no effect for the task {evaluate.task}, only for binary"
-        yield Finding(("evaluate", "threshold"), "field.conflict", message, "remove it")
+        yield Violation(("evaluate", "threshold"), "field.conflict", message, "remove it")
 
 
-def baseline_fits(evaluate: Evaluate) -> Iterator[Finding]:
+def baseline_fits(evaluate: Evaluate) -> Iterator[Violation]:
     """Yield a finding for each key of `baseline` that the task, or `enabled: false`, leaves without effect."""
     baseline, task = evaluate.baseline, evaluate.task
     tasks = {"season": ("regression",), "sql": ("binary", "regression", "ranking")}
@@ -68,64 +68,64 @@ def baseline_fits(evaluate: Evaluate) -> Iterator[Finding]:
         if getattr(baseline, key) is None:
             continue
         if not baseline.enabled:
-            yield Finding(path, "field.conflict", f"{key} has no effect: baseline.enabled is false", "remove one of the two")
+            yield Violation(path, "field.conflict", f"{key} has no effect: baseline.enabled is false", "remove one of the two")
         elif task not in fitting:
             message = f"baseline.{key} has no effect for the task {task}, only for {', '.join(fitting)}"
-            yield Finding(path, "field.conflict", message, "remove it")
+            yield Violation(path, "field.conflict", message, "remove it")
 
 
-def season_fits_the_window(data: Data, evaluate: Evaluate) -> Iterator[Finding]:
+def season_fits_the_window(data: Data, evaluate: Evaluate) -> Iterator[Violation]:
     """Yield a finding for a season that no row of the window has a value of."""
     season, window = evaluate.baseline.season, data.source.window
     if season is not None and evaluate.baseline.enabled and evaluate.task == "regression" and season >= window:
         message = f"season ({duration_text(season)}) is not shorter than data.source.window ({duration_text(window)}): no row has a value"
-        yield Finding(("evaluate", "baseline", "season"), "field.conflict", message, "shorten the season, or lengthen data.source.window")
+        yield Violation(("evaluate", "baseline", "season"), "field.conflict", message, "shorten the season, or lengthen data.source.window")
 
 
-def baseline_is_known_in_time(data: Data, prepare: Prepare, evaluate: Evaluate) -> Iterator[Finding]:
+def baseline_is_known_in_time(data: Data, prepare: Prepare, evaluate: Evaluate) -> Iterator[Violation]:
     """Yield a finding for an SQL baseline that is not a row expression, or mentions what is unknown or known only after the decision."""
     sql, path = evaluate.baseline.sql, ("evaluate", "baseline", "sql")
     if sql is None:
         return
     fault = objection(sql)
     if fault:
-        yield Finding(path, "sql.forbidden", f"the SQL of the baseline {fault}", "write one expression over the row's columns")
+        yield Violation(path, "sql.forbidden", f"the SQL of the baseline {fault}", "write one expression over the row's columns")
     lateness, frame = Lateness(data, prepare), {name.lower() for name in data.frame_types()}
     derived = {name.lower() for name in prepare.derive} - frame
     for word in sorted(words(sql)):
         why = lateness.why(word)
         if word in derived:
             message = f"{word} is derived in prepare; a baseline is made of columns of the joined frame"
-            yield Finding(path, "column.unknown", message, "derive it in data.source.derive")
+            yield Violation(path, "column.unknown", message, "derive it in data.source.derive")
         elif why is not None:
             message = f"the baseline mentions {word}, which is known only after the decision: {word} {why}"
-            yield Finding(path, LEAKAGE, message, "a baseline may use only what is known when the prediction is made")
+            yield Violation(path, LEAKAGE, message, "a baseline may use only what is known when the prediction is made")
     for name in [] if fault else unknown_columns(sql, [*frame, *derived]):
         message = f"the baseline mentions {shown(name)}, which is not a column of the joined frame"
-        yield Finding(path, "column.unknown", message, nearest(name, data.frame_types()))
+        yield Violation(path, "column.unknown", message, nearest(name, data.frame_types()))
 
 
-def gates_are_known(evaluate: Evaluate) -> Iterator[Finding]:
+def gates_are_known(evaluate: Evaluate) -> Iterator[Violation]:
     """Yield a finding for each gate that is not installed here."""
     for name in evaluate.gates:
         descriptor = GATES.get(name)
         if descriptor is None:
             installed = "install the distribution that adds it, where Airflow parses DAG files too"
             hint = nearest(name, sorted(GATES.added)) or installed
-            yield Finding(("evaluate", "gates", name), "gate.unknown", f"there is no gate {told(name)} of another distribution", hint)
+            yield Violation(("evaluate", "gates", name), "gate.unknown", f"there is no gate {told(name)} of another distribution", hint)
         elif descriptor.settings is None:
             message = f"{name} is a gate of Nightshift: it is configured by keys of evaluate"
-            yield Finding(("evaluate", "gates", name), "gate.unknown", message, descriptor.switch or "remove it here")
+            yield Violation(("evaluate", "gates", name), "gate.unknown", message, descriptor.switch or "remove it here")
 
 
-def severity_has_a_gate(evaluate: Evaluate) -> Iterator[Finding]:
+def severity_has_a_gate(evaluate: Evaluate) -> Iterator[Violation]:
     """Yield a finding for each severity of a gate that is off: `approve` would make an approval DAG that is never used."""
     for name in evaluate.severity:
         path: Path = ("evaluate", "severity", name)
         gate = GATES.get(name)
         if gate is None or not gate.has_severity:
             known = [other for other, known_gate in GATES.usable().items() if known_gate.has_severity]
-            yield Finding(path, "gate.unknown", f"there is no gate {told(name)} with a severity", nearest(name, known))
+            yield Violation(path, "gate.unknown", f"there is no gate {told(name)} with a severity", nearest(name, known))
         elif not (gate.is_on(evaluate) if gate.settings is None else name in evaluate.gates):
             switch = gate.switch or f"set evaluate.gates.{name}"
-            yield Finding(path, "gate.off", f"severity of {name} has no effect: the gate is off", f"{switch}, or remove it")
+            yield Violation(path, "gate.off", f"severity of {name} has no effect: the gate is off", f"{switch}, or remove it")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from training.spec.reader.yaml import Path
-from training.spec.rules.rule_problems import Finding
+from training.spec.rules.rule_problems import Violation
 from training.spec.sections.data import Data, Derived, Prepare
 from training.sql.analysis import in_order_of_use, words
 
@@ -53,17 +53,17 @@ class Lateness:
             self.unfounded.append(((*section, name), name, ", ".join(late)))
 
 
-def late_columns(data: Data, prepare: Prepare) -> Iterator[Finding]:
+def late_columns(data: Data, prepare: Prepare) -> Iterator[Violation]:
     """Yield a finding for each late column that the model, or a join, would see."""
     lateness = Lateness(data, prepare)
     for path, name, late in lateness.unfounded:
         message = f"{name} is said to be `known: before`, and its SQL mentions {late}, known only after the decision"
-        yield Finding(path, "leakage.because", message, "say why it is known before all the same: `because: …`")
+        yield Violation(path, "leakage.because", message, "say why it is known before all the same: `because: …`")
     for path, name, role in _uses(data, prepare):
         why = lateness.why(name)
         if why is not None:
             message = f"{role} {name} is known only after the decision: {name} {why}"
-            yield Finding(path, CODE, message, _remedy(data, name, prepare.derive))
+            yield Violation(path, CODE, message, _remedy(data, name, prepare.derive))
 
 
 def _uses(data: Data, prepare: Prepare) -> Iterator[tuple[Path, str, str]]:

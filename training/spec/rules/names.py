@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from training.spec.reader.yaml import Path
-from training.spec.rules.rule_problems import Finding
+from training.spec.rules.rule_problems import Violation
 from training.spec.scalar_types import told
-from training.spec.sections.data import Column, Data, FeatureTable, Prepare, Source
+from training.spec.sections.data import Column, Data, FeatureTable, PipelineSource, Prepare
 
 APPROVAL_SUFFIX: Final = ".approval"
 CANARY_SUFFIX: Final = ".canary"
@@ -33,15 +33,15 @@ ENGINE_COLUMNS: Final = ("file_row_number", "nightshift_file")
 """The engine adds them to the rows of a file: where a row is."""
 
 
-def name_is_free(name: str) -> Iterator[Finding]:
+def name_is_free(name: str) -> Iterator[Violation]:
     """Yield a finding for a pipeline name that is, or could be, the id of a helper DAG."""
     if name in SHARED_DAGS:
-        yield Finding(("name",), "name.reserved", f"{told(name)} is the DAG of all pipelines", "give the pipeline another name")
+        yield Violation(("name",), "name.reserved", f"{told(name)} is the DAG of all pipelines", "give the pipeline another name")
     suffix = next((ending for ending in HELPER_SUFFIXES if name.endswith(ending)), None)
     if suffix is not None:
         owner = name.removesuffix(suffix)
         message = f"{told(name)} would be the helper DAG of a pipeline {told(owner)}: names ending in {suffix} are reserved"
-        yield Finding(("name",), "name.reserved", message, "give the pipeline another name")
+        yield Violation(("name",), "name.reserved", message, "give the pipeline another name")
 
 
 class Taken(NamedTuple):
@@ -53,15 +53,15 @@ class Taken(NamedTuple):
     """Its place in the file, if it has one."""
 
 
-def clash(path: Path, name: str, taken: Taken, hint: str) -> Finding:
+def clash(path: Path, name: str, taken: Taken, hint: str) -> Violation:
     """Return the finding that a column's name is in use."""
     if name == taken.name:
-        return Finding(path, "column.clash", f"{name} is a column of {taken.owner} already", hint)
+        return Violation(path, "column.clash", f"{name} is a column of {taken.owner} already", hint)
     message = f"{name} and {taken.name}, a column of {taken.owner}, differ only by case; SQL treats them as one column"
-    return Finding(path, "column.clash", message, hint, taken.path)
+    return Violation(path, "column.clash", message, hint, taken.path)
 
 
-def columns_differ_by_more_than_case(data: Data) -> Iterator[Finding]:
+def columns_differ_by_more_than_case(data: Data) -> Iterator[Violation]:
     """Yield a finding for each column of a table whose name another one of the table has in other case, or the engine has."""
     tables: list[tuple[Path, str, Iterable[str]]] = [
         (("data", "source", "columns"), data.source.table, data.source.columns),
@@ -71,7 +71,7 @@ def columns_differ_by_more_than_case(data: Data) -> Iterator[Finding]:
     for path, owner, columns in tables:
         yield from _case_clashes(path, owner, columns)
         yield from (_reserved((*path, name), name) for name in columns if name.lower() in ENGINE_COLUMNS)
-    sources: list[tuple[Path, Source | FeatureTable]] = [(("data", "source"), data.source)]
+    sources: list[tuple[Path, PipelineSource | FeatureTable]] = [(("data", "source"), data.source)]
     sources += [(("data", "features", index), table) for index, table in enumerate(data.features)]
     for path, source in sources:
         # Partitions in Parquet are stored byte for byte, with the columns that nobody reads.
@@ -79,7 +79,7 @@ def columns_differ_by_more_than_case(data: Data) -> Iterator[Finding]:
             yield from (_reserved((*path, "ignore"), name) for name in source.ignore if name.lower() in ENGINE_COLUMNS)
 
 
-def columns_have_sources_of_their_own(data: Data) -> Iterator[Finding]:
+def columns_have_sources_of_their_own(data: Data) -> Iterator[Violation]:
     """Yield a finding for each column that is read from the same column of the file as another one of the table."""
     tables: list[tuple[Path, Mapping[str, Column]]] = [(("data", "source", "columns"), data.source.columns)]
     tables += [(("data", "features", index, "columns"), table.columns) for index, table in enumerate(data.features)]
@@ -95,20 +95,20 @@ def columns_have_sources_of_their_own(data: Data) -> Iterator[Finding]:
                 at, other = (name, first) if column.source_name is not None else (first, name)
                 message = f"{other} and {at} are both the column {told(found)} of the file"
                 hint = "keep one of the two, or correct its source_name"
-                yield Finding((*path, at, "source_name"), "column.clash", message, hint, (*path, other))
+                yield Violation((*path, at, "source_name"), "column.clash", message, hint, (*path, other))
 
 
-def _reserved(path: Path, name: str) -> Finding:
+def _reserved(path: Path, name: str) -> Violation:
     message = f"{name} is reserved: the engine calls the place of a row in its file so"
-    return Finding(path, "column.clash", message, "give the column another name where the data is made")
+    return Violation(path, "column.clash", message, "give the column another name where the data is made")
 
 
-def derived_features_differ_by_more_than_case(prepare: Prepare) -> Iterator[Finding]:
+def derived_features_differ_by_more_than_case(prepare: Prepare) -> Iterator[Violation]:
     """Yield a finding for each derived column of `prepare` whose name another one has in other case."""
     yield from _case_clashes(("prepare", "derive"), "prepare.derive", prepare.derive)
 
 
-def _case_clashes(path: Path, owner: str, columns: Iterable[str]) -> Iterator[Finding]:
+def _case_clashes(path: Path, owner: str, columns: Iterable[str]) -> Iterator[Violation]:
     known: dict[str, Taken] = {}
     for name in columns:
         first = known.setdefault(name.lower(), Taken(name, owner, (*path, name)))

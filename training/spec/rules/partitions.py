@@ -8,7 +8,7 @@ from typing import Final
 
 from training.spec.descriptors.sources import SOURCES, Days
 from training.spec.reader.yaml import Path
-from training.spec.rules.rule_problems import Finding
+from training.spec.rules.rule_problems import Violation
 from training.spec.scalar_types import duration_text, told
 from training.spec.schedule.partitions import Grain, grain_of, partition_fault
 from training.spec.sections.data import Column, Data, Table
@@ -21,12 +21,12 @@ EXAMPLES: Final[Mapping[Grain, str]] = {
 TYPES_OF_GENERATED: Final[Mapping[str, str]] = {"row_number": "int64", "partition_start": "timestamp"}
 
 
-def partitions_fit(data: Data) -> Iterator[Finding]:
+def partitions_fit(data: Data) -> Iterator[Violation]:
     """Yield a finding where partitions are no folders of a time, or do not go with the window or the kind of source."""
     source = data.source
     if not data.has_partitions and source.wait:
         message = "wait needs a partition"
-        yield Finding(("data", "source", "wait"), "field.conflict", message, "only a day's partition can be seen to be missing")
+        yield Violation(("data", "source", "wait"), "field.conflict", message, "only a day's partition can be seen to be missing")
     if source.partition is not None:
         yield from _folder(("data", "source", "partition"), source, source.partition)
     yield from _union(data)
@@ -36,7 +36,7 @@ def partitions_fit(data: Data) -> Iterator[Finding]:
             continue
         words = f"{_plural(Grain.HOUR if source.grain is Grain.HOUR else Grain.DAY)}, and the partitions are {_plural(source.grain)}"
         message = f"{duration_text(length)} is not a whole number of {words}"
-        yield Finding(("data", "source", key), "partition.window", message, "")
+        yield Violation(("data", "source", key), "partition.window", message, "")
     for index, table in enumerate(data.features):
         if table.partition is None:
             continue
@@ -44,17 +44,17 @@ def partitions_fit(data: Data) -> Iterator[Finding]:
         yield from _folder(path, table, table.partition)
         if table.event_time is None or data.reach_of(table) is None:
             message = f"partition needs an event_time and a max_age: they say which partitions of {table.table} are needed"
-            yield Finding(path, "field.conflict", message, "set max_age, or leave partition out: all files below uri are read then")
+            yield Violation(path, "field.conflict", message, "set max_age, or leave partition out: all files below uri are read then")
 
 
-def _union(data: Data) -> Iterator[Finding]:
+def _union(data: Data) -> Iterator[Violation]:
     """Yield a finding for each table of the union whose name is taken, or whose parts are of other times than the main table's."""
     source, taken = data.source, {data.source.table, *(table.table for table in data.features)}
     main = Grain.DAY if source.is_daily else source.grain
     for index, table in enumerate(source.union):
         path: Path = ("data", "source", "union", index)
         if table.table in taken:
-            yield Finding((*path, "table"), "table.clash", f"there is a table {table.table} already", "give each table a different name")
+            yield Violation((*path, "table"), "table.clash", f"there is a table {table.table} already", "give each table a different name")
         taken.add(table.table)
         if table.partition is not None:
             yield from _folder((*path, "partition"), table, table.partition)
@@ -64,10 +64,10 @@ def _union(data: Data) -> Iterator[Finding]:
         if grain is not main:
             found, wanted = ("no partitions" if each is None else f"partitions of {_plural(each)}" for each in (grain, main))
             message = f"table {table.table} has {found}, and the main table has {wanted}"
-            yield Finding(path, "union.partition", message, "tables of one union have partitions of the same time")
+            yield Violation(path, "union.partition", message, "tables of one union have partitions of the same time")
 
 
-def generated_columns_fit(data: Data) -> Iterator[Finding]:
+def generated_columns_fit(data: Data) -> Iterator[Violation]:
     """Yield a finding for each column that ingest is to write, and cannot: of another type, or of a partition that is not there."""
     has_partitions = data.source.is_daily or data.source.partition is not None
     tables: list[tuple[Path, Mapping[str, Column], bool]] = [(("data", "source"), data.source.columns, has_partitions)]
@@ -80,21 +80,23 @@ def generated_columns_fit(data: Data) -> Iterator[Finding]:
                 continue
             if column.type != TYPES_OF_GENERATED[column.generated]:
                 message = f"{name} is of type {column.type}, and {column.generated} is of type {TYPES_OF_GENERATED[column.generated]}"
-                yield Finding((*path, "type"), "column.type", message, "correct the type")
+                yield Violation((*path, "type"), "column.type", message, "correct the type")
             if column.source_name is not None:
                 message = f"{name} has the key generated, so it is not in the file"
-                yield Finding((*path, "source_name"), "field.conflict", message, "remove one of the two keys")
+                yield Violation((*path, "source_name"), "field.conflict", message, "remove one of the two keys")
             if column.generated == "partition_start" and not has_partitions:
-                yield Finding((*path, "generated"), "field.conflict", "partition_start needs a partition", "name the folders of the times")
+                yield Violation(
+                    (*path, "generated"), "field.conflict", "partition_start needs a partition", "name the folders of the times"
+                )
 
 
-def _folder(path: Path, table: Table, partition: str) -> Iterator[Finding]:
+def _folder(path: Path, table: Table, partition: str) -> Iterator[Violation]:
     descriptor = SOURCES.get(table.kind)
     if descriptor is not None and descriptor.days is not Days.PARTITIONED:
-        yield Finding(path, "field.conflict", f"a source of kind {table.kind} has no partition", "remove it")
+        yield Violation(path, "field.conflict", f"a source of kind {table.kind} has no partition", "remove it")
     fault = partition_fault(partition)
     if fault:
-        yield Finding(path, "partition.invalid", f"{told(partition)} {fault}", EXAMPLES[grain_of(partition) or Grain.DAY])
+        yield Violation(path, "partition.invalid", f"{told(partition)} {fault}", EXAMPLES[grain_of(partition) or Grain.DAY])
 
 
 def _plural(grain: Grain | None) -> str:

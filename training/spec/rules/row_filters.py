@@ -9,14 +9,14 @@ from training.errors import shown
 from training.spec.reader.problems import nearest
 from training.spec.reader.yaml import Path
 from training.spec.rules.leakage import Lateness
-from training.spec.rules.rule_problems import Finding
+from training.spec.rules.rule_problems import Violation
 from training.spec.sections.data import Data, Prepare
 from training.sql.analysis import objection, unknown_columns, words
 
 _WHERE: Final[Path] = ("data", "source", "where")
 
 
-def row_filters_fit(data: Data) -> Iterator[Finding]:
+def row_filters_fit(data: Data) -> Iterator[Violation]:
     """Yield a finding for a `where` that is no expression over the table's columns, and for keys that rows cannot be sampled by."""
     source = data.source
     if source.where is not None:
@@ -24,23 +24,23 @@ def row_filters_fit(data: Data) -> Iterator[Finding]:
         fault = objection(sql)
         if fault:
             hint = "write one expression over the row's columns: origin = 'JFK'"
-            yield Finding((*_WHERE, "sql"), "sql.forbidden", f"the SQL of where {fault}", hint)
+            yield Violation((*_WHERE, "sql"), "sql.forbidden", f"the SQL of where {fault}", hint)
         unknown = [] if fault else unknown_columns(sql, columns)
         for word in unknown:
             message = f"the SQL of where mentions {shown(word)}, which is not a column of {source.table}"
-            yield Finding((*_WHERE, "sql"), "column.unknown", message, nearest(word, columns))
+            yield Violation((*_WHERE, "sql"), "column.unknown", message, nearest(word, columns))
         if not fault and not unknown and not words(sql) & {name.lower() for name in columns}:
             message = "the SQL of where mentions no column, so it selects every row or none"
-            yield Finding((*_WHERE, "sql"), "where.constant", message, "leave where out, or compare a column")
+            yield Violation((*_WHERE, "sql"), "where.constant", message, "leave where out, or compare a column")
     if source.sample is not None:
         by = source.key if data.group is None else (data.group,)
         for name in by:
             if source.types.get(name) in ("float", "double"):
                 message = f"rows are sampled by {name}, which is of type {source.types[name]}: its equal values may have several texts"
-                yield Finding(("data", "source", "sample"), "column.type", message, "use a key of integers, texts, dates or times")
+                yield Violation(("data", "source", "sample"), "column.type", message, "use a key of integers, texts, dates or times")
 
 
-def row_filters_are_known(data: Data, prepare: Prepare) -> Iterator[Finding]:
+def row_filters_are_known(data: Data, prepare: Prepare) -> Iterator[Violation]:
     """Yield a finding where rows are selected by a late column, so that the model learns from other rows than it will score."""
     where = data.source.where
     if where is None or where.because is not None:
@@ -51,4 +51,4 @@ def row_filters_are_known(data: Data, prepare: Prepare) -> Iterator[Finding]:
     if late:
         message = f"rows are selected by {late[0]}, known only after the decision: {late[0]} {lateness.why(late[0])}"
         hint = "when scoring, no row can be left out by it; if that is as it should be, say why: `because: …`"
-        yield Finding((*_WHERE, "sql"), "leakage.rows", message, hint)
+        yield Violation((*_WHERE, "sql"), "leakage.rows", message, hint)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from training.spec.reader.yaml import Path
 
 
-class Finding(NamedTuple):
+class Violation(NamedTuple):
     path: Path
     code: str
     message: str
@@ -18,13 +18,13 @@ class Finding(NamedTuple):
     """Another place in the file that it is about: its line is named in the message."""
 
 
-Rule = Callable[..., Iterator[Finding]]
+Rule = Callable[..., Iterator[Violation]]
 """A rule: its parameters have the names of the sections that it looks at, and it yields what is wrong with them."""
 
 
-def findings(rules: Iterable[Rule], sections: Mapping[str, object]) -> list[Finding]:
+def findings(rules: Iterable[Rule], sections: Mapping[str, object]) -> list[Violation]:
     """Return what rules find; one that looks at a section that is not there is left out."""
-    found: list[Finding] = []
+    found: list[Violation] = []
     for rule in rules:
         names = inspect.signature(rule).parameters.keys()
         if sections.keys() >= names:

@@ -36,7 +36,7 @@ from training.spec.rules.names import (
 )
 from training.spec.rules.partitions import generated_columns_fit, partitions_fit
 from training.spec.rules.row_filters import row_filters_are_known, row_filters_fit
-from training.spec.rules.rule_problems import Finding, Rule, findings
+from training.spec.rules.rule_problems import Rule, Violation, findings
 from training.spec.rules.splits import split_columns_fit, split_keys_fit, strata_exist
 from training.spec.rules.target_encoding import label_has_a_mean
 from training.spec.rules.training import (
@@ -65,14 +65,14 @@ from training.spec.uris import forbidden_uris, forbidden_webhook
 from training.sql.analysis import cycle, objection, unknown_columns, words
 
 
-def broken_rules(sections: Mapping[str, object]) -> list[Finding]:
+def broken_rules(sections: Mapping[str, object]) -> list[Violation]:
     """Return what the rules, those of the family too, find in the sections that are there, by their keys in the YAML."""
     train = sections.get("train")
     family = FAMILIES.get(train.model) if isinstance(train, Train) else None
     return findings((*RULES, *(family.rules if family is not None else ())), sections)
 
 
-def columns_exist(data: Data) -> Iterator[Finding]:
+def columns_exist(data: Data) -> Iterator[Violation]:
     """Yield a finding for each name in `data` that is not a column, or not of the type that its use requires."""
     types = data.source.types
     named: list[tuple[Path, str]] = [
@@ -88,20 +88,20 @@ def columns_exist(data: Data) -> Iterator[Finding]:
         if name not in types:
             yield _unknown(path, name, f"table {data.source.table}", types)
         elif path[-1] in ("event_time", "known_at") and types[name] != "timestamp":
-            yield Finding(path, "column.type", f"{name} is of type {types[name]}, a time must be a timestamp", "")
+            yield Violation(path, "column.type", f"{name} is of type {types[name]}, a time must be a timestamp", "")
     if data.label.rule is not None and types.get(data.label.column) in ("string", "date", "timestamp", "boolean"):
         message = f"{data.label.column} is of type {types[data.label.column]}, the rule {told(data.label.rule)} compares numbers"
-        yield Finding(("data", "label", "rule"), "column.type", message, "")
+        yield Violation(("data", "label", "rule"), "column.type", message, "")
 
 
-def feature_tables_fit(data: Data) -> Iterator[Finding]:
+def feature_tables_fit(data: Data) -> Iterator[Violation]:
     """Yield a finding for each feature table that names what it does not have, or brings a name that is taken."""
     tables = {data.source.table}
     taken = _columns_of_source(data)
     for index, table in enumerate(data.features):
         path: Path = ("data", "features", index)
         if table.table in tables:
-            yield Finding((*path, "table"), "table.clash", f"there is a table {table.table} already", "give each table a different name")
+            yield Violation((*path, "table"), "table.clash", f"there is a table {table.table} already", "give each table a different name")
         tables.add(table.table)
         yield from _feature_table(path, table)
         yield from _keys_of_a_kind(path, table, data.source.types)
@@ -122,36 +122,36 @@ def _columns_of_source(data: Data) -> dict[str, Taken]:
     return {name.lower(): Taken(name, source.table, (*at, key, name)) for at, key, columns in groups for name in columns}
 
 
-def _keys_of_a_kind(path: Path, table: FeatureTable, types: Mapping[str, str]) -> Iterator[Finding]:
+def _keys_of_a_kind(path: Path, table: FeatureTable, types: Mapping[str, str]) -> Iterator[Violation]:
     for ours, theirs in table.on.items():
         kinds = types.get(ours), table.columns[theirs].type if theirs in table.columns else None
         if kinds[0] != kinds[1] and "int64" in kinds and set(kinds) & {"float", "double"}:
             message = (
                 f"{ours} is of type {kinds[0]}, {table.table}.{theirs} of type {kinds[1]}: integers from 2**53 would be joined as others"
             )
-            yield Finding((*path, "on", ours), "column.type", message, "declare both as int64, or both as string")
+            yield Violation((*path, "on", ours), "column.type", message, "declare both as int64, or both as string")
 
 
-def _feature_table(path: Path, table: FeatureTable) -> Iterator[Finding]:
+def _feature_table(path: Path, table: FeatureTable) -> Iterator[Violation]:
     for ours, theirs in table.on.items():
         if theirs not in table.columns:
             yield _unknown((*path, "on", ours), theirs, f"table {table.table}", table.columns)
     if table.event_time is None:
         if table.available_after:
-            yield Finding(
+            yield Violation(
                 (*path, "available_after"), "field.conflict", "available_after needs an event_time", "a dimension is known always"
             )
         if table.max_age is not None:
-            yield Finding((*path, "max_age"), "field.conflict", "max_age needs an event_time", "a dimension has no age")
+            yield Violation((*path, "max_age"), "field.conflict", "max_age needs an event_time", "a dimension has no age")
     elif table.event_time not in table.columns:
         yield _unknown((*path, "event_time"), table.event_time, f"table {table.table}", table.columns)
     elif table.columns[table.event_time].type != "timestamp":
         found = table.columns[table.event_time].type
-        yield Finding((*path, "event_time"), "column.type", f"{table.event_time} is of type {found}, a time must be a timestamp", "")
+        yield Violation((*path, "event_time"), "column.type", f"{table.event_time} is of type {found}, a time must be a timestamp", "")
     yield from _both_declared_and_ignored(path, table.columns, table.ignore)
 
 
-def windows_fit(data: Data) -> Iterator[Finding]:
+def windows_fit(data: Data) -> Iterator[Violation]:
     """Yield a finding where the window and the split do not go together."""
     source, split = data.source, data.split
     after = split.end if isinstance(split.end, timedelta) else timedelta()
@@ -164,10 +164,10 @@ def windows_fit(data: Data) -> Iterator[Finding]:
         what = "validation ({}) and test ({})".format(*map(duration_text, lengths)) + gaps if len(lengths) == 2 else "data.split.end"
         leave = "leave" if len(lengths) == 2 else f"({duration_text(after)}) leaves"
         message = f"{what}{ends if len(lengths) == 2 else ''} {leave} nothing of the window ({duration_text(source.window)}) to train on"
-        yield Finding(("data", "split"), "split.window", message, f"make data.source.window longer than {duration_text(held_out)}")
+        yield Violation(("data", "split"), "split.window", message, f"make data.source.window longer than {duration_text(held_out)}")
 
 
-def label_type_fits(data: Data, evaluate: Evaluate) -> Iterator[Finding]:
+def label_type_fits(data: Data, evaluate: Evaluate) -> Iterator[Violation]:
     """Yield a finding where the task cannot be learned from a label of this type, or the positive class is missing or pointless."""
     label, task = data.label, evaluate.task
     kind = data.source.types.get(label.column)
@@ -175,36 +175,38 @@ def label_type_fits(data: Data, evaluate: Evaluate) -> Iterator[Finding]:
     is_text = kind == "string" and label.rule is None
     if label.positive is not None and not is_text:
         message = f"positive names a class of a label of type string, and {label.column} is of type {kind}"
-        yield Finding(("data", "label", "positive"), "field.conflict", message, "remove it: 1, true, or what the rule selects is positive")
+        yield Violation(
+            ("data", "label", "positive"), "field.conflict", message, "remove it: 1, true, or what the rule selects is positive"
+        )
     if kind in ("date", "timestamp"):
         hint = "derive a number or a text from it in data.source.derive"
-        yield Finding(at, "column.type", f"{label.column} is of type {kind}: a label is a number, a boolean or a text", hint)
+        yield Violation(at, "column.type", f"{label.column} is of type {kind}: a label is a number, a boolean or a text", hint)
     if not is_text:
         return
     if task not in ("binary", "multiclass"):
         hint = "set evaluate.task to multiclass or binary, or derive a number in data.source.derive"
-        yield Finding(at, "column.type", f"{label.column} is of type string: the label of the task {task} is a number", hint)
+        yield Violation(at, "column.type", f"{label.column} is of type string: the label of the task {task} is a number", hint)
     if task == "binary" and label.positive is None:
         message = f"the key positive is missing: {label.column} is of type string, and one of its two classes is the positive one"
-        yield Finding(
+        yield Violation(
             ("data", "label", "positive"), "field.missing", message, 'name the class whose probability is predicted: positive: "yes"'
         )
     if task == "multiclass" and label.positive is not None:
-        yield Finding(("data", "label", "positive"), "field.conflict", "the task multiclass has no positive class", "remove it")
+        yield Violation(("data", "label", "positive"), "field.conflict", "the task multiclass has no positive class", "remove it")
 
 
-def label_delays_fit(data: Data, validate: Validate) -> Iterator[Finding]:
+def label_delays_fit(data: Data, validate: Validate) -> Iterator[Violation]:
     """Yield a finding for each key about labels that come late, where nothing says when a label is known."""
     if data.label.known_at is not None:
         return
     hint = "name the column that says when the label is known: data.label.known_at"
     if data.split.end == "labels_complete":
-        yield Finding(("data", "split", "end"), "field.conflict", "labels_complete needs data.label.known_at", hint)
+        yield Violation(("data", "split", "end"), "field.conflict", "labels_complete needs data.label.known_at", hint)
     if validate.unknown_labels is not None:
-        yield Finding(("validate", "unknown_labels"), "field.conflict", "unknown_labels needs data.label.known_at", hint)
+        yield Violation(("validate", "unknown_labels"), "field.conflict", "unknown_labels needs data.label.known_at", hint)
 
 
-def drift_columns_fit(data: Data, validate: Validate) -> Iterator[Finding]:
+def drift_columns_fit(data: Data, validate: Validate) -> Iterator[Violation]:
     """Yield a finding for each column of `validate.drift.columns` that no table has, that is not compared, or not by one of its limits."""
     source = data.source
     compared = set(_compared(source.types, {*_alone(source.key), source.event_time}))
@@ -220,13 +222,13 @@ def drift_columns_fit(data: Data, validate: Validate) -> Iterator[Finding]:
         if name not in known:
             yield _unknown(path, name, "any table", known)
         elif not kinds:
-            yield Finding(path, "field.conflict", f"{name} is a key, a date or a time, which are not compared", "remove it")
+            yield Violation(path, "field.conflict", f"{name} is a key, a date or a time, which are not compared", "remove it")
         elif limits.kolmogorov_smirnov is not None and not kinds - VALUES:
             message = f"kolmogorov_smirnov is of numbers, and {name} is of type {min(kinds)}"
-            yield Finding((*path, "kolmogorov_smirnov"), "field.conflict", message, "set psi, jensen_shannon or new_categories")
+            yield Violation((*path, "kolmogorov_smirnov"), "field.conflict", message, "set psi, jensen_shannon or new_categories")
         elif limits.new_categories is not None and not kinds & VALUES:
             message = f"new_categories is of texts and truth values, and {name} is of type {min(kinds)}"
-            yield Finding((*path, "new_categories"), "field.conflict", message, "set psi, jensen_shannon or kolmogorov_smirnov")
+            yield Violation((*path, "new_categories"), "field.conflict", message, "set psi, jensen_shannon or kolmogorov_smirnov")
 
 
 def _alone(key: Sequence[str]) -> Sequence[str]:
@@ -238,21 +240,21 @@ def _compared(types: Mapping[str, str], keys: Collection[str | None]) -> Iterato
     yield from ((name, kind) for name, kind in types.items() if name not in keys and kind not in ("date", "timestamp"))
 
 
-def derived_columns_fit(data: Data) -> Iterator[Finding]:
+def derived_columns_fit(data: Data) -> Iterator[Violation]:
     source = data.source
     taken = {name.lower(): Taken(name, source.table, ("data", "source", "columns", name)) for name in source.columns}
     yield from _derived(("data", "source", "derive"), source.derive, taken, [*source.columns, *source.ignore], source.table)
     yield from _both_declared_and_ignored(("data", "source"), source.columns, source.ignore)
 
 
-def prepared_columns_fit(data: Data, prepare: Prepare) -> Iterator[Finding]:
+def prepared_columns_fit(data: Data, prepare: Prepare) -> Iterator[Violation]:
     """Yield a finding for each derived column or feature of `prepare` that cannot be made."""
     frame = data.frame_types()
     taken = {name.lower(): Taken(name, "the joined frame") for name in (*frame, "label")}
     yield from _derived(("prepare", "derive"), prepare.derive, taken, [*frame, "label"], "the joined frame")
     yield from _constants(prepare.derive, frame)
     if "label" in frame and data.label.column != "label":
-        yield Finding(
+        yield Violation(
             ("data",), "column.clash", "a column is called label: the joined frame calls the label so", "give the column another name"
         )
     for name, feature in prepare.features.items():
@@ -268,35 +270,37 @@ def _type_of(name: str, frame: Mapping[str, str], derive: Mapping[str, Derived])
     return derive[name].type if name in derive else frame.get(name)
 
 
-def _derived(path: Path, derive: Mapping[str, Derived], taken: Mapping[str, Taken], known: Iterable[str], owner: str) -> Iterator[Finding]:
+def _derived(
+    path: Path, derive: Mapping[str, Derived], taken: Mapping[str, Taken], known: Iterable[str], owner: str
+) -> Iterator[Violation]:
     columns = [*known, *derive]
     for name, column in derive.items():
         if name.lower() in taken:
             yield clash((*path, name), name, taken[name.lower()], "give the derived column another name")
         fault = objection(column.sql)
         if fault:
-            yield Finding(
+            yield Violation(
                 (*path, name, "sql"), "sql.forbidden", f"the SQL of {name} {fault}", "write one expression over the row's columns"
             )
         for word in [] if fault else unknown_columns(column.sql, columns):
             message = f"the SQL of {name} mentions {shown(word)}, which is not a column of {owner}"
-            yield Finding((*path, name, "sql"), "column.unknown", message, nearest(word, columns))
+            yield Violation((*path, name, "sql"), "column.unknown", message, nearest(word, columns))
     circle = cycle(derive)
     if circle:
         message = f"derived columns go in a circle: {' -> '.join([*circle, circle[0]])}"
-        yield Finding((*path, circle[0], "sql"), "derive.cycle", message, "")
+        yield Violation((*path, circle[0], "sql"), "derive.cycle", message, "")
 
 
-def _constants(derive: Mapping[str, Derived], frame: Iterable[str]) -> Iterator[Finding]:
+def _constants(derive: Mapping[str, Derived], frame: Iterable[str]) -> Iterator[Violation]:
     """Yield a finding for each derived column of `prepare` that has the same value in every row: nothing can be learned from it."""
     columns = {name.lower() for name in (*frame, *derive)}
     for name, column in derive.items():
         if objection(column.sql) is None and not words(column.sql) & columns:
             message = f"the SQL of {name} mentions no column, so it has the same value in every row"
-            yield Finding(("prepare", "derive", name, "sql"), "derive.constant", message, "write an expression over the row's columns")
+            yield Violation(("prepare", "derive", name, "sql"), "derive.constant", message, "write an expression over the row's columns")
 
 
-def slices_exist(data: Data, prepare: Prepare, evaluate: Evaluate) -> Iterator[Finding]:
+def slices_exist(data: Data, prepare: Prepare, evaluate: Evaluate) -> Iterator[Violation]:
     """Yield a finding for each name of a column in `evaluate` that the evaluation will not see."""
     frame = data.frame_types()
     named = [(key, index, name) for key in ("slices", "sensitive", "entities") for index, name in enumerate(getattr(evaluate, key))]
@@ -304,26 +308,26 @@ def slices_exist(data: Data, prepare: Prepare, evaluate: Evaluate) -> Iterator[F
         path: Path = ("evaluate", key, index)
         if name in prepare.derive:
             message = f"{name} is derived in prepare; {key} are made of columns of the joined frame"
-            yield Finding(path, "column.unknown", message, "derive it in data.source.derive")
+            yield Violation(path, "column.unknown", message, "derive it in data.source.derive")
         elif name not in frame:
             yield _unknown(path, name, "the joined frame", frame)
 
 
-def canary_schedule_fits(promote: Promote) -> Iterator[Finding]:
+def canary_schedule_fits(promote: Promote) -> Iterator[Violation]:
     """Yield a finding where a canary would never be looked at."""
     if promote.canary is not None:
         for finding in schedule_faults(promote.canary.schedule):
-            yield Finding(("promote", "canary", "schedule"), finding.code, finding.message, finding.hint)
+            yield Violation(("promote", "canary", "schedule"), finding.code, finding.message, finding.hint)
 
 
-def _both_declared_and_ignored(path: Path, columns: Mapping[str, Column], ignore: Iterable[str]) -> Iterator[Finding]:
+def _both_declared_and_ignored(path: Path, columns: Mapping[str, Column], ignore: Iterable[str]) -> Iterator[Violation]:
     declared = {column.name_at_source(name) for name, column in columns.items() if column.is_in_file}
     for name in sorted(declared & set(ignore)):
-        yield Finding((*path, "ignore"), "column.clash", f"{name or told(name)} is declared and ignored", "keep one of the two")
+        yield Violation((*path, "ignore"), "column.clash", f"{name or told(name)} is declared and ignored", "keep one of the two")
 
 
-def _unknown(path: Path, name: str, owner: str, known: Iterable[str]) -> Finding:
-    return Finding(path, "column.unknown", f"{name} is not a column of {owner}", nearest(name, known))
+def _unknown(path: Path, name: str, owner: str, known: Iterable[str]) -> Violation:
+    return Violation(path, "column.unknown", f"{name} is not a column of {owner}", nearest(name, known))
 
 
 VALUES: Final = frozenset({"string", "boolean"})

@@ -12,7 +12,7 @@ from training.spec.descriptors.families import FAMILIES
 from training.spec.descriptors.metrics import metrics_of
 from training.spec.reader.problems import nearest, problems_of
 from training.spec.reader.yaml import Document, Path
-from training.spec.rules.rule_problems import Finding
+from training.spec.rules.rule_problems import Violation
 from training.spec.rules.training import optimizer_fits, placement_fits
 from training.spec.scalar_types import told
 from training.spec.sections.evaluation import Evaluate
@@ -26,7 +26,7 @@ MAX_GRID: Final = 100_000
 VALIDATION_LOSS: Final = "validation_loss"
 
 
-def parameters_fit(tune: Tune | None, train: Train) -> Iterator[Finding]:
+def parameters_fit(tune: Tune | None, train: Train) -> Iterator[Violation]:
     """Yield a finding for each searched key that the training does not have, and for each bound that it would not take."""
     if tune is None:
         return
@@ -35,9 +35,9 @@ def parameters_fit(tune: Tune | None, train: Train) -> Iterator[Finding]:
         path: Path = ("tune", "space", name)
         facts = FAMILIES.get(train.model)
         if facts is not None and name in facts.ignored_keys:
-            yield Finding(path, "field.conflict", f"{name} has no effect on {train.model}", "leave it out")
+            yield Violation(path, "field.conflict", f"{name} has no effect on {train.model}", "leave it out")
         elif name not in known and not (facts is None and name.startswith(SETTINGS) and len(name) > len(SETTINGS)):
-            yield Finding(
+            yield Violation(
                 path, "tune.unknown_param", f"{told(name)} is not a setting of {train.model} that can be searched", nearest(name, known)
             )
         else:
@@ -67,17 +67,17 @@ def with_settings(train: Train, settings: Mapping[str, object]) -> Train:
     return Train.model_validate(values)
 
 
-def _values_fit(path: Path, name: str, space: SearchSpace, train: Train) -> Iterator[Finding]:
+def _values_fit(path: Path, name: str, space: SearchSpace, train: Train) -> Iterator[Violation]:
     """What lies between two bounds that are taken is taken too, but for what must be shared evenly by the processes."""
     values = space.choices if space.choices is not None else space.bounds
     for value in values:
         for message, hint in _objections(name, value, train):
-            yield Finding(path, "tune.value", f"{told(value)} is not a value of train.{name}: {message}", hint)
+            yield Violation(path, "tune.value", f"{told(value)} is not a value of train.{name}: {message}", hint)
             return
     world_size = train.placement.world_size
     if name == "batch_size" and space.int_ is not None and (space.step or 1) % world_size:
         message = f"values between {told(space.int_[0])} and {told(space.int_[1])} cannot be shared by {world_size} processes"
-        yield Finding(path, "tune.value", message, f"set step to {world_size}, or give choices")
+        yield Violation(path, "tune.value", message, f"set step to {world_size}, or give choices")
 
 
 def _objections(name: str, value: Any, train: Train) -> Iterator[tuple[str, str]]:
@@ -97,7 +97,7 @@ def _objections(name: str, value: Any, train: Train) -> Iterator[tuple[str, str]
     yield from ((finding.message, finding.hint) for finding in optimizer_fits(changed) if finding not in known)
 
 
-def conditions_fit(tune: Tune | None) -> Iterator[Finding]:
+def conditions_fit(tune: Tune | None) -> Iterator[Violation]:
     """Yield a finding for each condition on a parameter that is not searched, or on a value that it never has."""
     if tune is None:
         return
@@ -106,13 +106,13 @@ def conditions_fit(tune: Tune | None) -> Iterator[Finding]:
             path: Path = ("tune", "space", name, "when", other)
             if other == name or other not in tune.space:
                 others = [key for key in tune.space if key != name]
-                yield Finding(path, "tune.unknown_param", f"{told(other)} is no other parameter of the space", nearest(other, others))
+                yield Violation(path, "tune.unknown_param", f"{told(other)} is no other parameter of the space", nearest(other, others))
             elif not can_be(tune.space[other], value):
-                yield Finding(path, "tune.condition", f"{other} is never {told(value)}", "name one of its values")
+                yield Violation(path, "tune.condition", f"{other} is never {told(value)}", "name one of its values")
     circle = sorted(set(tune.space) - set(tune.in_order()))
     if circle:
         message = f"conditions go in a circle among {', '.join(circle)}"
-        yield Finding(("tune", "space", circle[0], "when"), "tune.condition", message, "take one of them out")
+        yield Violation(("tune", "space", circle[0], "when"), "tune.condition", message, "take one of them out")
 
 
 def can_be(space: SearchSpace, value: Any) -> bool:
@@ -127,19 +127,19 @@ def can_be(space: SearchSpace, value: Any) -> bool:
     return space.step is None or abs((value - low) / space.step - round((value - low) / space.step)) < 1e-9
 
 
-def grid_is_finite(tune: Tune | None) -> Iterator[Finding]:
+def grid_is_finite(tune: Tune | None) -> Iterator[Violation]:
     """Yield a finding for each parameter of a grid that has no list of values."""
     if tune is None or tune.sampler != "grid":
         return
     for name, space in tune.space.items():
         if space.choices is None and space.step is None:
             hint = "give choices or a step, or another sampler"
-            yield Finding(("tune", "space", name), "tune.grid", f"a grid needs {name}'s values", hint)
+            yield Violation(("tune", "space", name), "tune.grid", f"a grid needs {name}'s values", hint)
             return
     size = math.prod(_num_values(space) for space in tune.space.values())
     if size > MAX_GRID:
         message = f"the grid has {size:,} combinations, at most {MAX_GRID:,} are listed"
-        yield Finding(("tune", "space"), "tune.grid", message, "fewer values, or another sampler")
+        yield Violation(("tune", "space"), "tune.grid", message, "fewer values, or another sampler")
 
 
 def _num_values(space: SearchSpace) -> int:
@@ -149,20 +149,20 @@ def _num_values(space: SearchSpace) -> int:
     return int((high - low) / (space.step or 1)) + 1
 
 
-def study_fits_its_gpus(tune: Tune | None, train: Train) -> Iterator[Finding]:
+def study_fits_its_gpus(tune: Tune | None, train: Train) -> Iterator[Violation]:
     """Yield a finding where a single trial has more GPUs than all of them may have."""
     if tune is None or tune.gpus is None:
         return
     asked = train.placement.gpus * train.placement.nodes
     if asked > tune.gpus:
         message = f"one trial has {asked} GPUs (train.placement), all together may have {tune.gpus}"
-        yield Finding(("tune", "gpus"), "resources.gpus", message, f"at least {asked}, or none for no limit")
+        yield Violation(("tune", "gpus"), "resources.gpus", message, f"at least {asked}, or none for no limit")
 
 
-def objective_exists(tune: Tune | None, evaluate: Evaluate) -> Iterator[Finding]:
+def objective_exists(tune: Tune | None, evaluate: Evaluate) -> Iterator[Violation]:
     """Yield a finding where the objective is neither the validation loss nor a metric of the task."""
     if tune is None or tune.objective == VALIDATION_LOSS or evaluate.is_metric(tune.objective):
         return
     known = [VALIDATION_LOSS, *metrics_of(evaluate.task), *evaluate.metrics]
     message = f"the task {evaluate.task} has no metric {told(tune.objective)}"
-    yield Finding(("tune", "objective"), "metric.unknown", message, nearest(tune.objective, known))
+    yield Violation(("tune", "objective"), "metric.unknown", message, nearest(tune.objective, known))

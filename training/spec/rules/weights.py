@@ -8,7 +8,7 @@ from typing import Final
 from training.spec.descriptors.families import FAMILIES
 from training.spec.reader.problems import nearest
 from training.spec.reader.yaml import Path
-from training.spec.rules.rule_problems import Finding
+from training.spec.rules.rule_problems import Violation
 from training.spec.scalar_types import told
 from training.spec.sections.data import Data
 from training.spec.sections.evaluation import Evaluate
@@ -19,32 +19,32 @@ WEIGHT: Final[Path] = ("data", "weight")
 CLASS_WEIGHT: Final[Path] = ("train", "class_weight")
 
 
-def weight_is_a_number(data: Data) -> Iterator[Finding]:
+def weight_is_a_number(data: Data) -> Iterator[Violation]:
     """Yield a finding where the column of weights is missing, or has no numbers."""
     if data.weight is None:
         return
     types = data.source.types
     if data.weight not in types:
         message = f"{data.weight} is not a column of table {data.source.table}"
-        yield Finding(WEIGHT, "column.unknown", message, nearest(data.weight, types))
+        yield Violation(WEIGHT, "column.unknown", message, nearest(data.weight, types))
     elif types[data.weight] not in NUMBERS:
         message = f"{data.weight} is of type {types[data.weight]}: weights are numbers"
-        yield Finding(WEIGHT, "column.type", message, "name another column, or derive a number in data.source.derive")
+        yield Violation(WEIGHT, "column.type", message, "name another column, or derive a number in data.source.derive")
 
 
-def weights_are_counted(data: Data, train: Train, evaluate: Evaluate) -> Iterator[Finding]:
+def weights_are_counted(data: Data, train: Train, evaluate: Evaluate) -> Iterator[Violation]:
     """Yield a finding for each key of weights that the training would not count."""
     facts = FAMILIES.get(train.model)
     given = [(path, key) for path, key, value in _keys(data, train) if value is not None]
     for path, key in given:
         if evaluate.task in ("ranking", "language") or (facts is not None and evaluate.task not in facts.weighted_tasks):
             message = f"{key} has no effect on {train.model} for the task {evaluate.task}"
-            yield Finding(path, "field.conflict", message, "leave it out")
+            yield Violation(path, "field.conflict", message, "leave it out")
     if train.class_weight is not None and evaluate.task == "regression":
-        yield Finding(CLASS_WEIGHT, "field.conflict", "the task regression has no classes", "leave it out, or set data.weight")
+        yield Violation(CLASS_WEIGHT, "field.conflict", "the task regression has no classes", "leave it out, or set data.weight")
 
 
-def class_weights_name_classes(data: Data, train: Train, evaluate: Evaluate) -> Iterator[Finding]:
+def class_weights_name_classes(data: Data, train: Train, evaluate: Evaluate) -> Iterator[Violation]:
     """Yield a finding for each class weight whose name cannot be a class of a label without names."""
     if not isinstance(train.class_weight, dict) or evaluate.task not in ("binary", "multiclass"):
         return
@@ -54,7 +54,7 @@ def class_weights_name_classes(data: Data, train: Train, evaluate: Evaluate) -> 
         if not name.isdecimal() or (evaluate.task == "binary" and name not in ("0", "1")):
             message = f"{told(name)} is not a class of a label that is a number"
             hint = "write the classes as '0' and '1'" if evaluate.task == "binary" else "write the classes as '0', '1', '2'"
-            yield Finding((*CLASS_WEIGHT, name), "class_weight.unknown", message, hint)
+            yield Violation((*CLASS_WEIGHT, name), "class_weight.unknown", message, hint)
 
 
 def _keys(data: Data, train: Train) -> Iterator[tuple[Path, str, object]]:

@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo
 
 from training.contracts import MAX_CLOCK_SKEW
 from training.errors import Problem, SpecError
-from training.spec.rules.rule_problems import Finding
+from training.spec.rules.rule_problems import Violation
 from training.spec.scalar_types import told
 from training.spec.schedule.partitions import Partition, partitions_until
 
@@ -44,11 +44,11 @@ _AS_OF = re.compile(AS_OF_PATTERN)
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 
 
-def schedule_faults(schedule: str | None) -> Iterator[Finding]:
+def schedule_faults(schedule: str | None) -> Iterator[Violation]:
     """Yield a finding for a cron line that is none, or that hardly ever comes."""
     fault = None if schedule is None else _cron_fault(schedule)
     if fault is not None:
-        yield Finding(("schedule",), *fault)
+        yield Violation(("schedule",), *fault)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -173,7 +173,7 @@ class UnionTable(Table):
     """As of the main table: of the same time."""
 
 
-class Source(Table):
+class PipelineSource(Table):
     """The main table: one row per prediction."""
 
     partition: Annotated[str, Field(max_length=200)] | None = None
@@ -292,7 +292,7 @@ class Split(Section):
 class Data(Section):
     """Which tables are read, how they are joined, what is predicted, and how the rows are divided."""
 
-    source: Source
+    source: PipelineSource
     features: Annotated[tuple[FeatureTable, ...], Field(strict=False)] = ()
     """Tables that are joined to the main one."""
     windows: Annotated[dict[ColumnName, Window], Field(max_length=MAX_COLUMNS)] = Field(default_factory=dict)

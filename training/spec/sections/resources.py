@@ -8,7 +8,7 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from training.spec.reader.yaml import Path
-from training.spec.rules.rule_problems import Finding
+from training.spec.rules.rule_problems import Violation
 from training.spec.scalar_types import Bytes, Section, told
 from training.spec.sections.promotion import Promote
 from training.spec.sections.tuning import Tune
@@ -26,17 +26,17 @@ class StageResources(Section):
     """Limit of the pod's memory."""
 
 
-def resources_fit(resources: Mapping[str, StageResources], tune: Tune | None, promote: Promote) -> Iterator[Finding]:
+def resources_fit(resources: Mapping[str, StageResources], tune: Tune | None, promote: Promote) -> Iterator[Violation]:
     """Yield a finding for each entry that would size nothing, or that another key sizes."""
     absent = {key for key, section in (("tune", tune), ("promote.canary", promote.canary)) if section is None}
     for stage, asked in resources.items():
         path: Path = ("resources", stage)
         if stage in TRAININGS:
             message = f"{stage} is sized by train.placement"
-            yield Finding(path, "resources.twice", message, "write cpus and memory under train.placement: trials have the same")
+            yield Violation(path, "resources.twice", message, "write cpus and memory under train.placement: trials have the same")
         elif stage not in SIZED:
-            yield Finding(path, "stage.unknown", f"there is no stage {told(stage)}", f"one of {', '.join(SIZED)}")
+            yield Violation(path, "stage.unknown", f"there is no stage {told(stage)}", f"one of {', '.join(SIZED)}")
         elif (section := TABLE[stage].section) in absent:
-            yield Finding(path, "stage.unknown", f"this pipeline has no stage {stage}", f"add the section {section}, or remove the entry")
+            yield Violation(path, "stage.unknown", f"this pipeline has no stage {stage}", f"add the section {section}, or remove the entry")
         elif asked.cpus is None and asked.memory is None:
-            yield Finding(path, "field.missing", f"{stage} has neither cpus nor memory", "write one of the two, or remove the entry")
+            yield Violation(path, "field.missing", f"{stage} has neither cpus nor memory", "write one of the two, or remove the entry")

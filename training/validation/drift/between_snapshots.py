@@ -63,7 +63,7 @@ class ColumnDrift:
 
 
 @dataclass(kw_only=True)
-class Comparison:
+class SnapshotComparison:
     """The columns of a snapshot beside those of an earlier one."""
 
     words: str

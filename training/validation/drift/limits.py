@@ -10,7 +10,7 @@ from training.contracts import JsonObject
 from training.format import figure
 from training.spec.sections.drift import Drift, DriftLimits
 from training.validation.columns.profiles import Counts, Tables
-from training.validation.drift.between_snapshots import ColumnDrift, Comparison, column_drift
+from training.validation.drift.between_snapshots import ColumnDrift, SnapshotComparison, column_drift
 from training.validation.results import CheckResult, Status
 
 CODE: Final = "drift.exceeded"
@@ -39,7 +39,12 @@ class Earlier:
 
 
 def compare(
-    earlier: Earlier, comparison: Comparison, table: str, counts: Mapping[str, Counts], named: Mapping[str, Mapping[str, int]], rules: Drift
+    earlier: Earlier,
+    comparison: SnapshotComparison,
+    table: str,
+    counts: Mapping[str, Counts],
+    named: Mapping[str, Mapping[str, int]],
+    rules: Drift,
 ) -> list[CheckResult]:
     """Compare a table; add its columns to `comparison`, and return a check for each limit's excess, and one for the others together.
 

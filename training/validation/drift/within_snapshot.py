@@ -10,7 +10,7 @@ from training.validation.columns.histogram import aligned
 from training.validation.columns.numbers import NEWER, OLDER, NumberColumn, NumberCounts
 from training.validation.columns.values import ValueColumn
 from training.validation.drift.stability_index import NUM_BINS, stability_index
-from training.validation.results import Drift
+from training.validation.results import DriftMeasures
 
 NEWEST_SHARE: Final = 0.1
 FREQUENT_VALUES: Final = 20
@@ -25,7 +25,7 @@ def cut_of(span_us: tuple[int, int]) -> int:
     return round(span_us[1] - NEWEST_SHARE * (span_us[1] - span_us[0]))
 
 
-def number_drift(column: NumberColumn) -> Drift:
+def number_drift(column: NumberColumn) -> DriftMeasures:
     """Return `psi` and `mean_shift` of a number column; nothing where the older or the newer rows hold no value.
 
     `mean_shift` is the newer rows' mean less the older ones', in the older ones' standard deviations. `psi` is the population
@@ -35,7 +35,7 @@ def number_drift(column: NumberColumn) -> Drift:
     older, newer = column.sides[OLDER], column.sides[NEWER]
     if not older.num_values or not newer.num_values:
         return {}
-    found: Drift = {"psi": stability_index(*binned(older.counts(), newer.counts()))}
+    found: DriftMeasures = {"psi": stability_index(*binned(older.counts(), newer.counts()))}
     if older.moments.count and newer.moments.count:
         deviation = older.moments.deviation
         if deviation and np.isfinite(deviation):
@@ -43,7 +43,7 @@ def number_drift(column: NumberColumn) -> Drift:
     return found
 
 
-def value_drift(column: ValueColumn) -> Drift:
+def value_drift(column: ValueColumn) -> DriftMeasures:
     """Return `psi` over the most frequent values, null being one, and all others together; nothing where one side has no rows."""
     if not column.num_older or not column.num_newer:
         return {}

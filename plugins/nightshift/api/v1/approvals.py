@@ -21,7 +21,7 @@ from training.spec.scalar_types import FreeText
 router = APIRouter(route_class=ApiRoute, tags=["models"])
 
 
-class Answer(BaseModel):
+class AnswerBody(BaseModel):
     """An answer to the request about a version, and why."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"answer": "approve", "note": "seen with Eve"}]})
@@ -31,7 +31,7 @@ class Answer(BaseModel):
 
 
 @router.put("/models/{model}/versions/{version}/approval", status_code=202, responses=responses(*WRITES))
-def answer_request(model: ModelName, version: VersionName, given: Answer, granted: Granted) -> ApprovalAnswer:
+def answer_request(model: ModelName, version: VersionName, given: AnswerBody, granted: Granted) -> ApprovalAnswer:
     """Approve or decline a candidate that waits for a person. The DAG `<pipeline>.approval` judges who may, and records it."""
     ledger = Ledger(Settings.from_environment().database_url)
     request = approvals.request_about(ledger, model, version, granted.may_read)

@@ -14,7 +14,7 @@ from nightshift.api.problems import WRITES, responses
 from nightshift.api.routing import ApiRoute, IdempotencyKey, accepted, ordered_run_id
 from nightshift.queries import checkpoints, runs
 from nightshift.queries.datasets import check_usable
-from nightshift.queries.records import Checkpoint, Page, Run
+from nightshift.queries.records import Page, Run, SavedCheckpoint
 from nightshift.settings import Settings
 from training.database import connect
 from training.store import Store
@@ -37,7 +37,7 @@ class Restore(BaseModel):
 
 
 @router.get("/training-runs/{id}/checkpoints", responses=responses(404, 422))
-def checkpoints_of(id: RunKey, granted: Granted, limit: Limit = PAGE_ITEMS, cursor: Cursor = None) -> Page[Checkpoint]:
+def checkpoints_of(id: RunKey, granted: Granted, limit: Limit = PAGE_ITEMS, cursor: Cursor = None) -> Page[SavedCheckpoint]:
     """List the checkpoints of a run's training, the oldest first, also while it trains."""
     pipeline, _, run_id = id.partition(":")
     granted.require_read(pipeline, runs.unknown_run(pipeline, run_id))

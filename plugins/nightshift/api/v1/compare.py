@@ -11,7 +11,7 @@ from nightshift.api.names import VERSION_RULE
 from nightshift.api.problems import responses
 from nightshift.api.routing import ApiRoute
 from nightshift.queries import compare, runs
-from nightshift.queries.records import Comparison
+from nightshift.queries.records import SideBySide
 from nightshift.run_refs import RUN_ID_RULE
 from nightshift.settings import Settings
 from training.registry.ledger.ledger import Ledger
@@ -31,7 +31,7 @@ Subject = Annotated[
 
 
 @router.get("/compare", responses=responses(404, 409, 422))
-def compared(granted: Granted, a: Subject, b: Subject) -> Comparison:
+def compared(granted: Granted, a: Subject, b: Subject) -> SideBySide:
     """Compare two versions or runs: settings, data, code, metrics with the paired interval, slices, cost."""
     settings = Settings.from_environment()
     store, ledger = Store(settings.store_uri), Ledger(settings.database_url)

@@ -14,7 +14,7 @@ from nightshift.api.paging import Cursor, Limit, page_of
 from nightshift.api.problems import WRITES, responses
 from nightshift.api.routing import ApiRoute
 from nightshift.queries import models
-from nightshift.queries.records import Decision, DecisionSummary, Model, ModelDetails, ModelVersion, Page, StageOrder
+from nightshift.queries.records import DecisionDetails, DecisionSummary, Model, ModelDetails, ModelVersion, Page, StageOrder
 from nightshift.queries.stages import SYNONYMS, StageName, order_stage
 from nightshift.settings import Settings
 from training.errors import DeniedError
@@ -51,7 +51,7 @@ def decisions_of(model: ModelName, granted: Granted, limit: Limit = MAX_PAGE, cu
 
 
 @router.get("/models/{model}/decisions/{key}", responses=responses(404, 422))
-def decision_of(model: ModelName, key: DecisionKey, granted: Granted) -> Decision:
+def decision_of(model: ModelName, key: DecisionKey, granted: Granted) -> DecisionDetails:
     """Show a decision with its evidence."""
     return models.decision(_ledger(), model, key, granted.may_read)
 

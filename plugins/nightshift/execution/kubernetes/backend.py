@@ -22,7 +22,7 @@ from training.store.metric_journal import journal_name
 
 if TYPE_CHECKING:
     from nightshift.execution.kubernetes.client import ClusterOperator
-    from nightshift.execution.kubernetes.launches import RemoteWork, Waiting
+    from nightshift.execution.kubernetes.launches import RemoteWork, WatchedLaunch
     from nightshift.execution.kubernetes.trigger import WatchLaunch
 
 AWAY: Final = "kubernetes.unavailable"
@@ -146,7 +146,7 @@ def remote_work(task: StageTask, cluster: Cluster) -> RemoteWork:
     return RemoteWork(task, generation=generation, cluster=cluster, submitter=submitter)
 
 
-def watching(waiting: Waiting, task: StageTask) -> WatchLaunch:
+def watching(waiting: WatchedLaunch, task: StageTask) -> WatchLaunch:
     """Return the trigger that waits for a launch of a task's work."""
     from nightshift.execution.kubernetes.trigger import WatchLaunch
 

@@ -19,7 +19,7 @@ from nightshift.execution.kubernetes.config import Cluster
 from nightshift.execution.kubernetes.launch import Kind, Launch, kind_of, launch_name, launch_of
 from nightshift.execution.kubernetes.slow_nodes import NOTHING, Avoidance, avoidance
 from nightshift.execution.kubernetes.status import LaunchStatus
-from nightshift.execution.kubernetes.timeouts import Limits, limits_of
+from nightshift.execution.kubernetes.timeouts import LaunchTimeouts, limits_of
 from nightshift.execution.outcomes import PARTIAL, UNPLACED, Action, Ended, StageEndedError, Verdict, judge
 from nightshift.settings import Settings
 from training.contracts import StageResult
@@ -32,14 +32,14 @@ from training.store.launches import PREEMPTED, Cause, LaunchEntry, Launches
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Waiting:
+class WatchedLaunch:
     """A launch to be watched: what the trigger needs to know."""
 
     number: int
     name: str
     kind: Kind
     namespace: str
-    limits: Limits
+    limits: LaunchTimeouts
     connection: str | None
     in_cluster: bool | None
 
@@ -59,7 +59,7 @@ class RemoteWork:
         self._launches = Launches(task.work.folder)
         self._stopped = False
 
-    def advance(self, *, watched: int = 0, reported: LaunchStatus | None = None) -> StageResult | Waiting:
+    def advance(self, *, watched: int = 0, reported: LaunchStatus | None = None) -> StageResult | WatchedLaunch:
         """Do what there is to do now; return the result, or what to wait for.
 
         Args:
@@ -263,12 +263,12 @@ class RemoteWork:
     def _smaller_sizes(self) -> list[int]:
         return smaller_sizes(self._spec.train)
 
-    def _waiting(self, launches: list[LaunchEntry], *, is_backing_off: bool) -> Waiting:
+    def _waiting(self, launches: list[LaunchEntry], *, is_backing_off: bool) -> WatchedLaunch:
         entry = launches[-1]
         has_begun = self._launches.has_begun(entry)
         was_lost = not all(map(_is_release, launches[1:]))
         can_shrink = was_lost and not has_begun and self._stage in TRAININGS and any(size < entry.nodes for size in self._smaller_sizes())
-        return Waiting(
+        return WatchedLaunch(
             number=entry.number,
             name=entry.name,
             kind=kind_of(self._stage),

@@ -12,7 +12,7 @@ from training.spec.scalar_types import duration_text
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
+class LaunchTimeouts:
     """Seconds that a launch may wait, and instants that they depend on, in seconds since the epoch."""
 
     schedule_seconds: float
@@ -31,7 +31,7 @@ class Limits:
         return asdict(self)
 
 
-def limits_of(cluster: Cluster, *, may_shrink: bool, waiting_since: str = "", begins_at: str = "") -> Limits:
+def limits_of(cluster: Cluster, *, may_shrink: bool, waiting_since: str = "", begins_at: str = "") -> LaunchTimeouts:
     """Return a cluster's limits.
 
     Args:
@@ -39,7 +39,7 @@ def limits_of(cluster: Cluster, *, may_shrink: bool, waiting_since: str = "", be
             `elastic_wait` alone limits how long it keeps a part of its nodes.
         waiting_since, begins_at: of the launch, as `LaunchEntry` has them.
     """
-    return Limits(
+    return LaunchTimeouts(
         schedule_seconds=cluster.schedule_timeout.total_seconds(),
         start_seconds=cluster.start_timeout.total_seconds(),
         image_seconds=cluster.image_timeout.total_seconds(),
@@ -50,12 +50,12 @@ def limits_of(cluster: Cluster, *, may_shrink: bool, waiting_since: str = "", be
     )
 
 
-def once_run(limits: Limits) -> Limits:
+def once_run(limits: LaunchTimeouts) -> LaunchTimeouts:
     """Return the limits of a launch that has run, if its queue takes its nodes: it was not lost, and its wait begins with that."""
     return replace(limits, unplaced_seconds=0.0, waiting_since=0.0)
 
 
-def waited_seconds(status: LaunchStatus, limits: Limits, now: datetime) -> float:
+def waited_seconds(status: LaunchStatus, limits: LaunchTimeouts, now: datetime) -> float:
     """Return how long the work waits for a place."""
     # A trigger that a new triggerer started does not know that the launch has run; its Job does.
     is_counted_on = limits.waiting_since and not status.was_preempted
@@ -65,7 +65,7 @@ def waited_seconds(status: LaunchStatus, limits: Limits, now: datetime) -> float
 
 def overdue(
     status: LaunchStatus,
-    limits: Limits,
+    limits: LaunchTimeouts,
     *,
     waited_seconds: float,
     bad_image_since: datetime | None,

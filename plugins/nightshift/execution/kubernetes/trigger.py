@@ -22,7 +22,7 @@ from kubernetes_asyncio.client.exceptions import ApiException
 from nightshift.execution.kubernetes.logs import LogFollower, checked
 from nightshift.execution.kubernetes.manifests import LAUNCH_LABEL
 from nightshift.execution.kubernetes.status import Json, LaunchStatus, look_at_gang, look_at_pod, member_index, seconds_since
-from nightshift.execution.kubernetes.timeouts import Limits, once_run, overdue, waited_seconds
+from nightshift.execution.kubernetes.timeouts import LaunchTimeouts, once_run, overdue, waited_seconds
 from nightshift.execution.metric_copies import DEFERRED_SECONDS, copied_live
 from nightshift.execution.outcomes import PARTIAL
 from training.contracts import JsonValue
@@ -53,7 +53,7 @@ class WatchLaunch(BaseTrigger):
         in_cluster: bool | None,
         metrics: str | None = None,
     ) -> None:
-        """Watch launch `number`, the `kind` (Pod or Job) of that name; `limits` as of `Limits`.
+        """Watch launch `number`, the `kind` (Pod or Job) of that name; `limits` as of `LaunchTimeouts`.
 
         Args:
             metrics: `<pipeline>/<journal>` that the launch writes, of which SQL clients get the points meanwhile; None: it writes none.
@@ -98,7 +98,7 @@ class WatchLaunch(BaseTrigger):
             await checked(delete(self.name, self.namespace, propagation_policy="Background", _preload_content=False))
 
     async def _until_over(self) -> LaunchStatus:
-        if begins_at := Limits(**self.limits).begins_at:
+        if begins_at := LaunchTimeouts(**self.limits).begins_at:
             pause_seconds = max(0.0, begins_at - datetime.now(UTC).timestamp())
             self.log.info(
                 "%s %s: holds nothing in the cluster, and asks for all of its nodes in %.0f s", self.kind, self.name, pause_seconds
@@ -176,7 +176,7 @@ class WatchLaunch(BaseTrigger):
         return status
 
     def _overdue(self, status: LaunchStatus, now: datetime) -> LaunchStatus | None:
-        limits = once_run(Limits(**self.limits)) if self._ran_at else Limits(**self.limits)
+        limits = once_run(LaunchTimeouts(**self.limits)) if self._ran_at else LaunchTimeouts(**self.limits)
         since = datetime.fromisoformat(status.partly_placed_since) if status.partly_placed_since else self._partial_since
         return overdue(
             status,

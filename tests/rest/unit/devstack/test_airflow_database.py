@@ -16,7 +16,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from devstack.airflow_api import AirflowApi
-from devstack.airflow_database import MARGIN, Limits, clean_commands, limits
+from devstack.airflow_database import MARGIN, CleaningLimits, clean_commands, limits
 
 pytestmark = pytest.mark.slow
 
@@ -131,7 +131,7 @@ def api(database: Database, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     return made
 
 
-def clean(allowed: Limits) -> str:
+def clean(allowed: CleaningLimits) -> str:
     """Run Airflow's commands; return what they print."""
     said = ""
     for command in clean_commands(allowed):
@@ -173,7 +173,7 @@ def test_command_without_the_limit_deletes_what_unfinished_runs_need(database: D
     """What Airflow's own command does by itself; the day that this fails, the limit may go."""
     dag_id = database.dag("training")
     database.run(dag_id, "long", days=60, state="running")
-    clean(Limits(before=BEFORE))
+    clean(CleaningLimits(before=BEFORE))
     assert database.left("dag_run", dag_id) == set()
 
 
@@ -188,7 +188,7 @@ def test_without_unfinished_runs_the_limit_is_that_of_the_settings(database: Dat
     for state in ("success", "failed"):
         database.run(dag_id, state, days=60, state=state)
     database.run(dag_id, "now", days=0.1, state="queued", start_date=None)
-    assert limits(api, BEFORE) == Limits(before=BEFORE)
+    assert limits(api, BEFORE) == CleaningLimits(before=BEFORE)
 
 
 def test_last_night_by_which_make_run_finds_the_next_one_stays_however_old(database: Database, api: AirflowApi) -> None:
@@ -200,7 +200,7 @@ def test_last_night_by_which_make_run_finds_the_next_one_stays_however_old(datab
     database.run(busy, "by-hand", days=60, state="success")
     database.event(busy, "by-hand", days=60)
     allowed = limits(api, BEFORE)
-    assert allowed == Limits(before=BEFORE, remembered=(idle,))
+    assert allowed == CleaningLimits(before=BEFORE, remembered=(idle,))
     clean(allowed)
     assert database.left("dag_run", idle) == {"night-2026-03-10", "night-2026-02-05.2"}
     assert database.left("dag_run", busy) == {"night-2026-02-02"}

@@ -25,7 +25,7 @@ from training.database import connect
 from training.database.datasets import deprecate
 from training.engine.checkpoint.catalog import named
 from training.registry.ledger.ledger import Ledger
-from training.registry.ledger.version_weights import Registration
+from training.registry.ledger.version_weights import MLflowRegistration
 from training.store import Store
 
 RUN = quote(f"search_ranking:{DONE}", safe="")
@@ -67,7 +67,7 @@ def answered() -> None:
 
 def numbered_again() -> None:
     """MLflow's registered model was deleted, and version 2 registered again as number 1."""
-    Ledger().note_registration("search_ranking", "2" * 64, Registration(number="1", logged_model="m-2", artifact_digest="f" * 64))
+    Ledger().note_registration("search_ranking", "2" * 64, MLflowRegistration(number="1", logged_model="m-2", artifact_digest="f" * 64))
 
 
 READS: dict[str, dict[str, str]] = {

@@ -17,7 +17,7 @@ from tests.unit.plugins.seeded_installation import DONE, NEW, OLD, PIPELINES, Se
 from training.data.snapshot.index import register_snapshot
 from training.database import connect
 from training.registry.ledger.ledger import Ledger
-from training.registry.ledger.version_weights import Registration
+from training.registry.ledger.version_weights import MLflowRegistration
 from training.sanitizing import for_markdown
 from training.store import Store
 
@@ -117,7 +117,7 @@ def test_models_show_standing_decisions_and_evidence(seeded: Seeded) -> None:
 
 def test_a_number_that_mlflow_gave_twice_is_a_conflict_that_names_both_versions(seeded: Seeded) -> None:
     # The registered model was deleted, and version 2 registered again as number 1.
-    place = Registration(number="1", logged_model="m-2", artifact_digest="f" * 64)
+    place = MLflowRegistration(number="1", logged_model="m-2", artifact_digest="f" * 64)
     Ledger().note_registration("search_ranking", "2" * 64, place)
     found = seeded.get("/models/search_ranking/versions/1")
     assert (found.status_code, found.json()["code"]) == (409, "version.ambiguous")

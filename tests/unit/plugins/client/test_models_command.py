@@ -17,7 +17,7 @@ from tests.unit.plugins.seeded_installation import seed_model
 from training.registry.ledger.decisions import roll_back
 from training.registry.ledger.ledger import Ledger
 from training.registry.ledger.rollback_orders import find_order
-from training.registry.ledger.version_weights import Registration
+from training.registry.ledger.version_weights import MLflowRegistration
 
 MODEL = "search_ranking"
 
@@ -107,7 +107,7 @@ def test_a_rollback_that_waits_returns_when_the_run_has_succeeded(
         if state == "success":
             roll_back(Ledger(), MODEL, by="olga", reason="complaints", to="1")
             # MLflow had lost it.
-            again = Registration(number="6", logged_model="m-6", artifact_digest="f" * 64)
+            again = MLflowRegistration(number="6", logged_model="m-6", artifact_digest="f" * 64)
             Ledger().note_registration(MODEL, "1" * 64, again)
             # What the next night promotes at the same moment is not rolled back.
             seed_model(MODEL, ("5", "accepted"))

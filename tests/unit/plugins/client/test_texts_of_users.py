@@ -35,7 +35,7 @@ OUTSIDE = {"pipeline": "search_ranking", "artifact_uri": "s3://models/m.ubj", "f
 DOORS: dict[tuple[str, str], tuple[str, str, dict[str, Any]]] = {
     ("Deprecation", "reason"): ("POST", f"/datasets/search_ranking/versions/{NEW}/deprecate", {}),
     ("StageChange", "reason"): ("PUT", "/models/search_ranking/versions/1/stage", {"stage": "champion"}),
-    ("Answer", "note"): ("PUT", "/models/search_ranking/versions/3/approval", {"answer": "approve"}),
+    ("AnswerBody", "note"): ("PUT", "/models/search_ranking/versions/3/approval", {"answer": "approve"}),
     ("RegisterModel", "notes"): ("POST", "/models/register", OUTSIDE),
     ("RegisterModel", "version"): ("POST", "/models/register", OUTSIDE),
     ("StartStudy", "objective"): ("POST", "/hpo/studies", {"pipeline": "search_ranking"}),

@@ -11,7 +11,7 @@ import yaml
 
 from nightshift.doctor import cluster, machine, storage
 from nightshift.doctor.command import findings_of
-from nightshift.doctor.findings import Finding, Place
+from nightshift.doctor.findings import Finding, Installation
 from nightshift.settings import Settings
 from tests.unit.plugins.execution.kubernetes.conftest import api
 from tests.unit.plugins.execution.kubernetes.kubernetes_api import KubernetesApi
@@ -26,8 +26,8 @@ __all__ = ["api"]
 
 
 @pytest.fixture
-def place(settings: Settings) -> Place:
-    return Place(settings=settings)
+def place(settings: Settings) -> Installation:
+    return Installation(settings=settings)
 
 
 def only(found: list[Finding]) -> Finding:
@@ -35,7 +35,7 @@ def only(found: list[Finding]) -> Finding:
     return each
 
 
-def test_a_disk_with_little_free_space_is_found(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_with_little_free_space_is_found(place: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(each.is_ok for each in machine.disk(place))
     monkeypatch.setattr(machine, "MIN_FREE_BYTES", 2**60)
     found = list(machine.disk(place))
@@ -43,7 +43,7 @@ def test_a_disk_with_little_free_space_is_found(place: Place, monkeypatch: pytes
     assert "nightshift gc" in found[0].hint
 
 
-def test_passwords_that_other_users_can_read_are_found(place: Place) -> None:
+def test_passwords_that_other_users_can_read_are_found(place: Installation) -> None:
     assert list(machine.files(place)) == []
     path = place.settings.home / "credentials.json"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -60,19 +60,19 @@ class IgnoresTheCondition(Bucket):
         return True
 
 
-def test_a_store_that_ignores_the_condition_of_a_create_is_found(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_ignores_the_condition_of_a_create_is_found(place: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(each.is_ok for each in storage.store(place))
     monkeypatch.setattr(storage, "Bucket", IgnoresTheCondition)
     wrong = [each for each in storage.store(place) if not each.is_ok]
     assert any("the condition is ignored" in each.message for each in wrong)
 
 
-def revise(place: Place, revision: str) -> None:
+def revise(place: Installation, revision: str) -> None:
     with sqlite3.connect(place.settings.database_url.removeprefix("sqlite:///")) as connection:
         connection.execute("UPDATE alembic_version SET version_num = ?", [revision])
 
 
-def test_a_database_of_another_version_is_found_and_not_migrated(place: Place) -> None:
+def test_a_database_of_another_version_is_found_and_not_migrated(place: Installation) -> None:
     path = Path(place.settings.database_url.removeprefix("sqlite:///"))
     path.unlink(missing_ok=True)
     assert only(list(storage.database(place))).message.endswith("has no tables yet: the first run makes them")
@@ -88,7 +88,7 @@ def test_a_database_of_another_version_is_found_and_not_migrated(place: Place) -
     revise(place, head_revision())
 
 
-def test_decisions_that_mlflow_does_not_show_yet_are_found_with_their_model(place: Place) -> None:
+def test_decisions_that_mlflow_does_not_show_yet_are_found_with_their_model(place: Installation) -> None:
     ledger = Ledger(place.settings.database_url)
     decide_on(ledger, 1, model="behind")
     decide_on(ledger, 2, "rejected", model="behind")
@@ -99,7 +99,7 @@ def test_decisions_that_mlflow_does_not_show_yet_are_found_with_their_model(plac
     assert only(list(storage.database(place))).is_ok
 
 
-def test_a_damaged_database_is_found(place: Place) -> None:
+def test_a_damaged_database_is_found(place: Installation) -> None:
     path = Path(place.settings.database_url.removeprefix("sqlite:///"))
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"not a database at all" * 100)
@@ -109,10 +109,10 @@ def test_a_damaged_database_is_found(place: Place) -> None:
     assert found.hint
 
 
-def test_a_yaml_that_is_not_sound_is_found_by_name(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_yaml_that_is_not_sound_is_found_by_name(place: Installation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "pipelines"
     monkeypatch.setenv("NIGHTSHIFT_PIPELINES", str(folder))
-    place = Place(settings=Settings.from_environment())
+    place = Installation(settings=Settings.from_environment())
     assert not only(list(storage.pipelines(place))).is_ok
 
     folder.mkdir()
@@ -125,13 +125,13 @@ def test_a_yaml_that_is_not_sound_is_found_by_name(place: Place, tmp_path: Path,
 
 
 @pytest.fixture
-def in_cluster(api: KubernetesApi, airflow_database: None, monkeypatch: pytest.MonkeyPatch) -> Place:
+def in_cluster(api: KubernetesApi, airflow_database: None, monkeypatch: pytest.MonkeyPatch) -> Installation:
     monkeypatch.setenv("NIGHTSHIFT_BACKEND", "kubernetes")
     monkeypatch.setenv("NIGHTSHIFT_KUBERNETES", str(CHECKOUT / "docker" / "kubernetes" / "placement.yaml"))
-    return Place(settings=Settings.from_environment())
+    return Installation(settings=Settings.from_environment())
 
 
-def test_rights_that_the_clusters_account_lacks_are_named(in_cluster: Place, api: KubernetesApi) -> None:
+def test_rights_that_the_clusters_account_lacks_are_named(in_cluster: Installation, api: KubernetesApi) -> None:
     assert {each.is_ok for each in cluster.backend(in_cluster)} == {True}
     api.refused_rights = {"create jobs", "get pods/log"}
     wrong = list(cluster.backend(in_cluster))[1]
@@ -139,14 +139,14 @@ def test_rights_that_the_clusters_account_lacks_are_named(in_cluster: Place, api
     assert "nightshift-launcher" in wrong.hint
 
 
-def in_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: str) -> Place:
+def in_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: str) -> Installation:
     path = tmp_path / "placement.yaml"
     path.write_text(f"namespace: nightshift\nimage: i\n{more}\n", encoding="utf-8")
     monkeypatch.setenv("NIGHTSHIFT_KUBERNETES", str(path))
-    return Place(settings=Settings.from_environment())
+    return Installation(settings=Settings.from_environment())
 
 
-def test_pod_that_the_cluster_would_forbid_is_named_before_the_night(in_cluster: Place, api: KubernetesApi) -> None:
+def test_pod_that_the_cluster_would_forbid_is_named_before_the_night(in_cluster: Installation, api: KubernetesApi) -> None:
     words = "no PriorityClass with name nightshift-default was found"
     api.admission = lambda made: words if made["metadata"]["labels"]["nightshift.io/stage"] == "train" else ""
     found = [each for each in cluster.backend(in_cluster) if each.check == "pods"]
@@ -158,7 +158,7 @@ def test_pod_that_the_cluster_would_forbid_is_named_before_the_night(in_cluster:
 
 
 def test_pipeline_that_names_what_the_cluster_does_not_have_is_named_before_the_night(
-    in_cluster: Place, api: KubernetesApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    in_cluster: Installation, api: KubernetesApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api.api_versions.add("kueue.x-k8s.io/v1beta2")
     place = in_file(tmp_path, monkeypatch, "queues: {operations-research: team}")
@@ -168,7 +168,7 @@ def test_pipeline_that_names_what_the_cluster_does_not_have_is_named_before_the_
 
 
 def test_queue_that_is_missing_or_admits_nothing_is_named_before_the_night(
-    in_cluster: Place, api: KubernetesApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    in_cluster: Installation, api: KubernetesApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api.api_versions.add("kueue.x-k8s.io/v1beta2")
     place = in_file(tmp_path, monkeypatch, "queues: {a: active, b: inactive, c: missing, default: active}")
@@ -192,7 +192,7 @@ def test_queue_that_is_missing_or_admits_nothing_is_named_before_the_night(
     ],
 )
 def test_what_starts_the_members_of_a_gang_is_named(
-    in_cluster: Place,
+    in_cluster: Installation,
     api: KubernetesApi,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -207,7 +207,7 @@ def test_what_starts_the_members_of_a_gang_is_named(
     assert words in found.message
 
 
-def test_a_cluster_that_does_not_answer_is_a_finding(in_cluster: Place, api: KubernetesApi) -> None:
+def test_a_cluster_that_does_not_answer_is_a_finding(in_cluster: Installation, api: KubernetesApi) -> None:
     api.faults = [500] * 20
     assert "[kubernetes.unavailable]" in list(findings_of("backend", in_cluster))[-1].message
 
@@ -221,7 +221,7 @@ def test_rights_that_are_asked_for_are_those_of_the_shipped_role() -> None:
 
 def test_a_backend_that_does_not_exist_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NIGHTSHIFT_BACKEND", "slurm")
-    found = only(list(findings_of("backend", Place(settings=Settings.from_environment()))))
+    found = only(list(findings_of("backend", Installation(settings=Settings.from_environment()))))
     assert "there is no backend 'slurm'" in found.message
 
 
@@ -235,7 +235,7 @@ def test_a_backend_that_does_not_exist_is_a_finding(monkeypatch: pytest.MonkeyPa
     ],
 )
 def test_gpus_that_trainings_would_not_use_are_found(
-    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: tuple[tuple[str, ...], str, str | None, bool, str]
+    place: Installation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: tuple[tuple[str, ...], str, str | None, bool, str]
 ) -> None:
     devices, build, visible, is_ok, words = case
     for name in devices:
@@ -243,5 +243,5 @@ def test_gpus_that_trainings_would_not_use_are_found(
     monkeypatch.setattr(machine, "DEVICES", tmp_path)
     monkeypatch.setattr("importlib.metadata.version", lambda _name: build)
     environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
-    found = only(list(machine.gpu(Place(settings=place.settings, environ=environ))))
+    found = only(list(machine.gpu(Installation(settings=place.settings, environ=environ))))
     assert (found.is_ok, words in found.message) == (is_ok, True)

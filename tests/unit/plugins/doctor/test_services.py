@@ -14,7 +14,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
 from nightshift.doctor import command as doctor
 from nightshift.doctor import services
-from nightshift.doctor.findings import Finding, Place, bad, good
+from nightshift.doctor.findings import Finding, Installation, bad, good
 from nightshift.settings import Settings
 from tests.commands import command
 from tests.unit.plugins.client.conftest import server
@@ -47,15 +47,15 @@ def airflow(server: Server) -> Airflow:
 
 
 @pytest.fixture
-def place(settings: Settings) -> Place:
-    return Place(settings=settings)
+def place(settings: Settings) -> Installation:
+    return Installation(settings=settings)
 
 
 def wrong(found: Iterator[Finding]) -> list[Finding]:
     return [each for each in found if not each.is_ok]
 
 
-def test_nothing_is_wrong_with_a_sound_airflow(airflow: Airflow, place: Place) -> None:
+def test_nothing_is_wrong_with_a_sound_airflow(airflow: Airflow, place: Installation) -> None:
     found = list(services.airflow(place))
     assert wrong(iter(found)) == []
     assert {each.check for each in found} == {"airflow", "clock", "plugin", "dags"}
@@ -78,7 +78,9 @@ def test_nothing_is_wrong_with_a_sound_airflow(airflow: Airflow, place: Place) -
         ("/dags", {"dags": []}, "no DAG 'rollback'", "copy dags/rollback.py"),
     ],
 )
-def test_what_airflow_lacks_is_found_with_its_repair(airflow: Airflow, place: Place, path: str, answer: Any, words: str, hint: str) -> None:
+def test_what_airflow_lacks_is_found_with_its_repair(
+    airflow: Airflow, place: Installation, path: str, answer: Any, words: str, hint: str
+) -> None:
     airflow.answers[path] = answer
     (found,) = wrong(services.airflow(place))
     assert words in found.message
@@ -90,7 +92,7 @@ def test_a_clock_that_differs_is_found() -> None:
     assert (found.check, found.is_ok, "NTP" in found.hint) == ("clock", False, True)
 
 
-def test_an_airflow_that_is_not_there_is_a_finding(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_airflow_that_is_not_there_is_a_finding(place: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nightshift.client.client.MAX_PAUSE_SECONDS", 0.0)
     environ = {"NIGHTSHIFT_SERVER": "http://127.0.0.1:9", "NIGHTSHIFT_TOKEN": "t"}
     (found,) = doctor.findings_of("airflow", replace(place, environ=environ))
@@ -122,20 +124,20 @@ def mlflow_answers(tracking: Server, *, health: int = 200, search: int = 200, ve
     return accounts
 
 
-def at(tracking: Server, place: Place, **variables: str) -> Place:
+def at(tracking: Server, place: Installation, **variables: str) -> Installation:
     return replace(
         place, settings=replace(place.settings, mlflow_uri=tracking.url), environ={"MLFLOW_TRACKING_URI": tracking.url, **variables}
     )
 
 
-def test_mlflow_is_asked_with_the_account_of_the_environment(tracking: Server, place: Place) -> None:
+def test_mlflow_is_asked_with_the_account_of_the_environment(tracking: Server, place: Installation) -> None:
     accounts = mlflow_answers(tracking)
     (found,) = services.mlflow(at(tracking, place, MLFLOW_TRACKING_USERNAME="u", MLFLOW_TRACKING_PASSWORD="p"))
     assert found.is_ok
     assert accounts == ["Basic dTpw"]
 
 
-def test_mlflow_of_a_laptop_is_asked_with_its_own_account(tracking: Server, place: Place) -> None:
+def test_mlflow_of_a_laptop_is_asked_with_its_own_account(tracking: Server, place: Installation) -> None:
     accounts = mlflow_answers(tracking)
     place.settings.home.mkdir(parents=True, exist_ok=True)
     (place.settings.home / "credentials.json").write_text(json.dumps({"mlflow_password": "p"}))
@@ -152,13 +154,13 @@ def test_mlflow_of_a_laptop_is_asked_with_its_own_account(tracking: Server, plac
         ({"version": "2.9.0"}, "is MLflow 2.9.0", "constraints.txt"),
     ],
 )
-def test_what_is_wrong_with_mlflow_is_found(tracking: Server, place: Place, answers: dict[str, Any], words: str, hint: str) -> None:
+def test_what_is_wrong_with_mlflow_is_found(tracking: Server, place: Installation, answers: dict[str, Any], words: str, hint: str) -> None:
     mlflow_answers(tracking, **answers)
     (found,) = services.mlflow(at(tracking, place))
     assert (found.is_ok, words in found.message, hint in found.hint) == (False, True, True)
 
 
-def test_an_mlflow_that_is_not_there_is_a_finding(place: Place) -> None:
+def test_an_mlflow_that_is_not_there_is_a_finding(place: Installation) -> None:
     (found,) = services.mlflow(replace(place, settings=replace(place.settings, mlflow_uri="http://127.0.0.1:9")))
     assert (found.is_ok, "does not answer" in found.message) == (False, True)
 
@@ -167,7 +169,7 @@ def test_an_mlflow_that_is_not_there_is_a_finding(place: Place) -> None:
 def test_command_fails_for_one_finding_and_looks_at_the_rest_after_an_error(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def breaks(_place: Place) -> Iterator[Finding]:
+    def breaks(_place: Installation) -> Iterator[Finding]:
         yield good("first", "fine")
         raise ZeroDivisionError
 

@@ -15,7 +15,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from devstack import cleaning
-from devstack.airflow_database import Limits
+from devstack.airflow_database import CleaningLimits
 from devstack.cleaning import OF_RUNS, delete_old_file, delete_old_folder, delete_old_folders, delete_old_studies
 from nightshift.operators.cleaning import CleanHomeOperator, CollectOperator
 from tests.unit.training.store.collected_store import collector_of
@@ -99,7 +99,9 @@ def test_logs_go_by_the_limit_that_unfinished_runs_set(
     for seconds, expected in ((-60.0, [True, True, True]), (60.0, [False, True, True])):
         (installation / cleaning.STAMP).unlink(missing_ok=True)
         limit = datetime.fromtimestamp(OLD + seconds, UTC)
-        monkeypatch.setattr(cleaning, "limits", lambda _api, _before, limit=limit: Limits(before=limit, reason="run 1 of p is running"))
+        monkeypatch.setattr(
+            cleaning, "limits", lambda _api, _before, limit=limit: CleaningLimits(before=limit, reason="run 1 of p is running")
+        )
         execute(CleanHomeOperator(task_id="clean"), context_of("clean"))
         assert [path.exists() for path in (old, young, service)] == expected
 
@@ -217,7 +219,7 @@ def test_airflows_own_database_is_cleaned_on_a_laptop_once_in_its_interval(
     monkeypatch.setenv("AIRFLOW_HOME", str(installation / "airflow"))
 
     instant = datetime(2026, 1, 1, tzinfo=UTC)
-    monkeypatch.setattr(cleaning, "limits", lambda _api, _before: Limits(before=instant, reason="run r of d is running"))
+    monkeypatch.setattr(cleaning, "limits", lambda _api, _before: CleaningLimits(before=instant, reason="run r of d is running"))
 
     def run(command: list[str], **options: Any) -> Any:
         calls.append((command, options["env"]["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"]))
@@ -243,7 +245,7 @@ def test_nothing_is_deleted_from_airflows_database_where_its_api_does_not_answer
     monkeypatch.setenv("AIRFLOW_HOME", str(installation / "airflow"))
     monkeypatch.setattr(cleaning.subprocess, "run", lambda *_arguments, **_options: pytest.fail("a command was started"))
 
-    def away(*_arguments: object) -> Limits:
+    def away(*_arguments: object) -> CleaningLimits:
         raise UnavailableError("airflow.unreachable", "away")
 
     monkeypatch.setattr(cleaning, "limits", away)

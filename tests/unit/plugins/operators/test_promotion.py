@@ -25,7 +25,7 @@ from nightshift.settings import Settings
 from training.contracts import ContractError, RunIdentity, StageResult
 from training.registry.ledger.decisions import record_candidate
 from training.registry.ledger.ledger import AliasHolder, Entry, Ledger
-from training.registry.ledger.rollback_orders import Order, place
+from training.registry.ledger.rollback_orders import RollbackOrder, place
 from training.runtime.provenance import CHECKOUT
 from training.spec import freeze, load_spec, resolve_uris
 from training.spec.pipeline_spec import Alerts
@@ -175,7 +175,7 @@ def candidate(ledger: Ledger, number: int, outcome: str = "accepted", **more: An
 def ordered(ledger: Ledger, number: int, reason: str = "complaints") -> Any:
     """Return the context of a run that carries out an order about version `number`, given now."""
     revision = ledger.standing(MODEL).revision
-    order = Order(model=MODEL, weights_digest=f"w{number}", revision=revision, reason=reason, ordered_by="ann")
+    order = RollbackOrder(model=MODEL, weights_digest=f"w{number}", revision=revision, reason=reason, ordered_by="ann")
     return {"dag_run": SimpleNamespace(dag_id="rollback", run_id="r1"), "params": {"order": place(order, ledger.database_url)}}
 
 

@@ -24,9 +24,9 @@ from nightshift.operators.stage import StageFailedError, StageOperator
 from nightshift.settings import Settings
 from tests.unit.training.registry.scenes import decide_on
 from training.contracts import RunIdentity, StageRequest, StageResult
-from training.registry.ledger.findings import Findings
+from training.registry.ledger.findings import RecordedFindings
 from training.registry.ledger.ledger import Ledger
-from training.registry.ledger.version_weights import Noted, Registration, forget_note, note
+from training.registry.ledger.version_weights import MLflowRegistration, Noted, forget_note, note
 from training.runtime.provenance import CHECKOUT
 from training.spec import freeze, load_spec, resolve_uris
 from training.store import Store
@@ -99,7 +99,7 @@ def quiet(registry: dict[str, dict[str, str]], store: Store, spec_uri: str) -> L
         registry[model] = {"champion": "1", "of a user": "7"}
         logged = "m-" + (model * 32)
         note(store, logged, Noted(weights_digest="w1", artifact_digest="f" * 64))
-        ledger.note_registration(model, "w1", Registration(number="1", logged_model=logged, artifact_digest="f" * 64))
+        ledger.note_registration(model, "w1", MLflowRegistration(number="1", logged_model=logged, artifact_digest="f" * 64))
         Registry.sources[f"{model}/1"] = f"models:/{logged}"
         ledger.end_mirror(model, None, revision=1, decisions=1)
     store.ref(DONE_REF).move({"done_at": datetime.now(UTC).isoformat()}, expected=0)
@@ -175,7 +175,7 @@ def lost_model(ledger: Ledger, store: Store, registry: dict[str, dict[str, str]]
 
 
 def alert(ledger: Ledger, store: Store, registry: dict[str, dict[str, str]], patch: pytest.MonkeyPatch) -> None:
-    findings = Findings(ledger.database_url)
+    findings = RecordedFindings(ledger.database_url)
     findings.see("b", "champion", "former_champion", served="w2", words="it serves w2", now=datetime.now(UTC))
 
 
@@ -329,7 +329,7 @@ def test_what_was_found_about_an_alias_is_sent_by_the_settings_of_the_pipeline_w
     monkeypatch.setattr("nightshift.airflow_ext.alerts.send", lambda event, webhook, **_: sent.append({**event, "to": webhook}) or True)
     assert "registry" not in load_spec(CHECKOUT / "dags" / "pipelines" / "search_ranking.yaml").alerts.on
     decide_on(quiet, 2, "rejected", model="b", evidence={"pipeline": "search_ranking"})
-    findings = Findings(quiet.database_url)
+    findings = RecordedFindings(quiet.database_url)
     findings.see("b", "champion", "former_champion", served="w2", words="it serves w2", now=datetime.now(UTC))
     for _ in range(2):
         # Once an hour while it lasts.
@@ -358,7 +358,7 @@ def test_an_alert_goes_out_also_where_the_comparison_fails_for_another_model(
 def test_what_was_set_right_fails_one_task_where_no_channel_takes_it_and_says_that_it_is_over(
     quiet: Ledger, started: list[str], execute: Any
 ) -> None:
-    findings, now = Findings(quiet.database_url), datetime.now(UTC)
+    findings, now = RecordedFindings(quiet.database_url), datetime.now(UTC)
     findings.see("b", "champion", "not_decided", served="w2", words="it served w2", now=now)
     findings.end("b", now=now)
     with pytest.raises(AirflowFailException, match=rf"this was set right at {now:%Y-%m-%d %H:%M} UTC: it served w2"):

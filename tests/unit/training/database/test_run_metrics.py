@@ -13,7 +13,7 @@ from sqlalchemy import Engine, insert, text
 
 from training.database import connect, run_metrics
 from training.database.run_metrics import copy_points, copy_recent, delete_expired
-from training.database.schema import RunMetric
+from training.database.schema import RunMetricRow
 from training.errors import UnavailableError
 from training.store import Bucket
 from training.store.metric_journal import JournalWriter, MetricJournal
@@ -82,7 +82,7 @@ def test_points_of_a_run_are_found_by_an_index_among_those_of_thousands_of_runs(
     with engine.begin() as connection:
         for run in range(RUNS):
             connection.execute(
-                insert(RunMetric), [{"run_id": f"p:r{run}", "number": step, "step": step, **fixed} for step in range(1, POINTS + 1)]
+                insert(RunMetricRow), [{"run_id": f"p:r{run}", "number": step, "step": step, **fixed} for step in range(1, POINTS + 1)]
             )
         connection.execute(text("ANALYZE"))
         explain = "EXPLAIN " if engine.dialect.name == "postgresql" else "EXPLAIN QUERY PLAN "

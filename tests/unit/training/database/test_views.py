@@ -15,10 +15,10 @@ from sqlalchemy.orm import Session
 
 from tests.unit.training.registry.scenes import candidate, decide_on
 from training.database import connect
-from training.database.schema import DatasetVersion, LedgerDecision, ModelStanding, ModelVersion
+from training.database.schema import DatasetVersionRow, LedgerDecisionRow, ModelStandingRow, ModelVersionRow
 from training.registry.ledger.decisions import answer_request, record_candidate, roll_back, settle_canary
 from training.registry.ledger.ledger import Ledger
-from training.registry.ledger.version_weights import Registration
+from training.registry.ledger.version_weights import MLflowRegistration
 
 NOW = datetime(2026, 2, 1, tzinfo=UTC)
 VIEWS = (
@@ -32,14 +32,14 @@ SETTLED: dict[str, Any] = {
 PAGE = Path(__file__).parents[4] / "docs" / "sql.md"
 
 
-def dataset(version: str, **values: Any) -> DatasetVersion:
+def dataset(version: str, **values: Any) -> DatasetVersionRow:
     fixed: dict[str, Any] = {"name": "ranking", "version": version, "storage_uri": f"s3://b/{version}", "row_count": 9, "size_bytes": 5}
     made = {"schema_hash": "h", "split_config": {"test": 1}, "split_config_hash": "s", "created_at": NOW, "created_by": "t"}
-    return DatasetVersion(**fixed, **made, **values)
+    return DatasetVersionRow(**fixed, **made, **values)
 
 
-def decision(model: str, version: str, action: str, outcome: str, by: str, *, semantic: str | None = None) -> LedgerDecision:
-    return LedgerDecision(
+def decision(model: str, version: str, action: str, outcome: str, by: str, *, semantic: str | None = None) -> LedgerDecisionRow:
+    return LedgerDecisionRow(
         model=model,
         decision_key=f"{version}-{action}-{by}",
         weights_digest=f"w{version}",
@@ -91,7 +91,7 @@ def test_the_stage_of_a_version_follows_the_standing_and_its_past(empty_database
         decision("m", "5", "canary", "accepted", "night-5"),
         decision("m", "1", "rolled_back", "rolled_back", "ada"),
         decision("other", "1", "recorded", "rejected", "night-6"),
-        ModelStanding(model="m", champion={"weights_digest": "w1"}, canary={"weights_digest": "w5"}, revision=6),
+        ModelStandingRow(model="m", champion={"weights_digest": "w1"}, canary={"weights_digest": "w5"}, revision=6),
     )
     found = read(engine, "SELECT model_name, version, stage, last_outcome, promoted_by FROM bi_model_version ORDER BY 1, 2")
     assert found == [
@@ -113,7 +113,7 @@ def test_weights_that_had_the_same_number_are_two_versions_each_with_the_number_
     record_candidate(ledger, holder, model="m", outcome="rejected", reasons=[], evidence=evidence, decided_by="night/2")
     wanted = "SELECT version, weights_digest, stage FROM bi_model_version ORDER BY weights_digest"
     assert read(engine, wanted) == [("1", "w1", "champion"), ("1", "w2", "candidate")]
-    ledger.note_registration("m", "w1", Registration(number="2", logged_model="m-1", artifact_digest="a"))
+    ledger.note_registration("m", "w1", MLflowRegistration(number="2", logged_model="m-1", artifact_digest="a"))
     assert read(engine, wanted) == [("2", "w1", "champion"), ("1", "w2", "candidate")]
 
 
@@ -146,8 +146,8 @@ def test_a_version_has_the_record_of_its_own_model_or_none(empty_database: str) 
     made: dict[str, Any] = {"input_schema": {}, "output_schema": {}, "recipe_digest": "r", "snapshot_digest": "d", "code_version": "c"}
     add(
         engine,
-        ModelVersion(model="m", weights_digest="w1", semantic_version="1.1.0", framework="torch", created_at=NOW, **made),
-        ModelVersion(model="n", weights_digest="w1", semantic_version="1.1.0", framework="xgboost", created_at=NOW, **made),
+        ModelVersionRow(model="m", weights_digest="w1", semantic_version="1.1.0", framework="torch", created_at=NOW, **made),
+        ModelVersionRow(model="n", weights_digest="w1", semantic_version="1.1.0", framework="xgboost", created_at=NOW, **made),
         decision("m", "1", "promoted", "accepted", "a"),
         decision("m", "2", "promoted", "accepted", "b", semantic=""),
     )

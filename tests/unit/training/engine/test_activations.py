@@ -19,7 +19,7 @@ from training.engine.parallel.choice import strategy_for
 from training.engine.parallel.gang import Gang
 from training.errors import SpecError
 from training.models.base import FitResult
-from training.models.torch_family import Architecture, TorchFamily
+from training.models.torch_family import TorchArchitecture, TorchFamily
 from training.spec.layout import Layout
 
 Mode = Literal["none", "selective", "full"]
@@ -188,7 +188,7 @@ class Transformer(TorchFamily):
     def __init__(self) -> None:
         self.built: list[TinyTransformer] = []
 
-    def build(self, architecture: Architecture) -> nn.Module:
+    def build(self, architecture: TorchArchitecture) -> nn.Module:
         self.built.append(module := TinyTransformer())
         return module
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from training.errors import NightshiftError
-from training.models.base import Artifact
+from training.models.base import ImportedArtifact
 from training.models.isolated_import import load_apart
 from training.runtime.provenance import CHECKOUT
 from training.spec import load_spec
@@ -26,7 +26,7 @@ def end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Nightsh
     program.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(program))
     with pytest.raises(NightshiftError) as caught:
-        load_apart(Artifact(path=tmp_path, spec=SPEC, features=[], num_classes=None), np.zeros((1, 1), np.int32), folder, {})
+        load_apart(ImportedArtifact(path=tmp_path, spec=SPEC, features=[], num_classes=None), np.zeros((1, 1), np.int32), folder, {})
     return caught.value
 
 

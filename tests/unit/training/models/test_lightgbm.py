@@ -20,7 +20,7 @@ from training.errors import DataError, PreemptedError  # noqa: E402
 from training.models.base import FitResult, load_family  # noqa: E402
 from training.models.lightgbm.family import LightgbmSettings  # noqa: E402
 from training.models.predictor import load_predictor  # noqa: E402
-from training.registry.ledger.version_weights import Registration  # noqa: E402
+from training.registry.ledger.version_weights import MLflowRegistration  # noqa: E402
 
 TASKS = ["binary", "multiclass", "regression", "ranking"]
 SMALL = {"min_data_in_leaf": 5, "num_leaves": 7}
@@ -166,7 +166,7 @@ def test_a_night_with_lightgbm_ends_with_a_model_that_scores_raw_rows(tmp_path: 
     monkeypatch.setattr("training.engine.tracking.tracker.CLOSE_SECONDS", 0.5)
     monkeypatch.setattr(
         "training.registry.mlflow.versions.register_candidate",
-        lambda *_args, **_named: Registration(number="7", logged_model="m-7", artifact_digest="f" * 64),
+        lambda *_args, **_named: MLflowRegistration(number="7", logged_model="m-7", artifact_digest="f" * 64),
     )
     monkeypatch.setattr("training.evaluation.latency.measure", lambda *_args, **_named: None)
     bench = EvaluateBench(tmp_path / "bench", "binary")

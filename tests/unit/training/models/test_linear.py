@@ -20,7 +20,7 @@ from training.models.base import FitResult, load_family
 from training.models.linear import fitting
 from training.models.linear.family import LinearSettings
 from training.models.predictor import load_predictor
-from training.registry.ledger.version_weights import Registration
+from training.registry.ledger.version_weights import MLflowRegistration
 
 TASKS = ["binary", "multiclass", "regression"]
 MODEL = "model: boosted_trees, seed: 3, epochs: 20, learning_rate: 0.3, settings: {max_depth: 3}"
@@ -175,7 +175,7 @@ def test_a_night_with_linear_ends_with_a_model_that_scores_raw_rows(tmp_path: Pa
     monkeypatch.setattr("training.engine.tracking.tracker.CLOSE_SECONDS", 0.5)
     monkeypatch.setattr(
         "training.registry.mlflow.versions.register_candidate",
-        lambda *_args, **_named: Registration(number="7", logged_model="m-7", artifact_digest="f" * 64),
+        lambda *_args, **_named: MLflowRegistration(number="7", logged_model="m-7", artifact_digest="f" * 64),
     )
     monkeypatch.setattr("training.evaluation.latency.measure", lambda *_args, **_named: None)
     bench = EvaluateBench(tmp_path / "bench", task)

@@ -13,7 +13,7 @@ from training.contracts import ExitCode
 from training.data.dataset.reader import DatasetReader
 from training.errors import SpecError
 from training.models.predictor import load_predictor
-from training.registry.ledger.version_weights import Registration
+from training.registry.ledger.version_weights import MLflowRegistration
 
 pytestmark = pytest.mark.slow
 
@@ -33,7 +33,7 @@ def _offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("training.engine.tracking.tracker.CLOSE_SECONDS", 0.5)
     monkeypatch.setattr(
         "training.registry.mlflow.versions.register_candidate",
-        lambda *_args, **_named: Registration(number="7", logged_model="m-7", artifact_digest="f" * 64),
+        lambda *_args, **_named: MLflowRegistration(number="7", logged_model="m-7", artifact_digest="f" * 64),
     )
     monkeypatch.setattr("training.evaluation.latency.measure", lambda *_args, **_named: None)
 

@@ -23,7 +23,7 @@ from training.large.sharded import ShardedModel
 from training.large.tensor_plan import Division, TensorPlan, checked
 from training.models.base import FitResult, load_family
 from training.models.ranker.module import RankerModule
-from training.models.torch_family import Architecture, TorchFamily
+from training.models.torch_family import TorchArchitecture, TorchFamily
 from training.runtime.provenance import CHECKOUT
 from training.spec.layout import Layout
 from training.store import Store
@@ -34,7 +34,7 @@ SETTINGS: dict[str, Any] = {"embedding_dim": 4, "hidden": (8, 6), "dropout": 0.0
 def ranker(num_ids: int = 3, **settings: object) -> RankerModule:
     features: Any = [{"name": f"id{n}", "dtype": "int32", "cardinality": 7} for n in range(num_ids)]
     features = [{"name": "price", "dtype": "float32", "cardinality": 0}, *features]
-    architecture: Architecture = {"features": features, "bias_features": [], "settings": {**SETTINGS, **settings}}  # type: ignore[typeddict-item]
+    architecture: TorchArchitecture = {"features": features, "bias_features": [], "settings": {**SETTINGS, **settings}}  # type: ignore[typeddict-item]
     return RankerModule(architecture)
 
 
@@ -153,7 +153,7 @@ def test_class_of_the_guide_trains_the_same_in_divided_layers(has_sequence: bool
 
 
 class Plain(TorchFamily):
-    def build(self, architecture: Architecture) -> nn.Module:
+    def build(self, architecture: TorchArchitecture) -> nn.Module:
         return nn.Linear(2, 1)
 
     def loss(self, module: nn.Module, batch: Batch) -> torch.Tensor:

@@ -14,7 +14,7 @@ from torch import nn
 from tests.unit.training.models.family_bench import FamilyBench
 from training.errors import SpecError
 from training.models.base import Scorer, load_family
-from training.models.torch_family import Architecture, TorchFamily
+from training.models.torch_family import TorchArchitecture, TorchFamily
 
 
 class Numbers(nn.Module):
@@ -28,7 +28,7 @@ class Numbers(nn.Module):
 
 
 class OneNumber(TorchFamily):
-    def build(self, architecture: Architecture) -> nn.Module:
+    def build(self, architecture: TorchArchitecture) -> nn.Module:
         return Numbers(1)
 
     def loss(self, module: nn.Module, batch: Any) -> torch.Tensor:
@@ -37,7 +37,7 @@ class OneNumber(TorchFamily):
 
 
 class ThreeClasses(OneNumber):
-    def build(self, architecture: Architecture) -> nn.Module:
+    def build(self, architecture: TorchArchitecture) -> nn.Module:
         return Numbers(3)
 
     def loss(self, module: nn.Module, batch: Any) -> torch.Tensor:

@@ -15,7 +15,7 @@ from training.errors import SpecError
 from training.models.base import load_family
 from training.models.boosted_trees import matrices
 from training.models.shard_rows import shards_of
-from training.models.torch_family import Architecture, TorchFamily
+from training.models.torch_family import TorchArchitecture, TorchFamily
 
 WEIGHTS = {"1": 4.0, "0": 0.5}
 
@@ -53,7 +53,7 @@ class Plain(TorchFamily):
 
     link = "sigmoid"
 
-    def build(self, architecture: Architecture) -> nn.Module:
+    def build(self, architecture: TorchArchitecture) -> nn.Module:
         return nn.Sequential(nn.Linear(2, 1), nn.Flatten(0))
 
     def loss(self, module: nn.Module, batch: Batch) -> torch.Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from training.pages.validation import DRIFT_HEIGHT, DRIFT_WIDTH, MAX_DRIFT_CHARTS, render_report
-from training.validation.drift.between_snapshots import Bar, ColumnDrift, Comparison
+from training.validation.drift.between_snapshots import Bar, ColumnDrift, SnapshotComparison
 from training.validation.results import Findings
 
 
@@ -23,7 +23,7 @@ def drift(psi: float, *bars: Bar) -> ColumnDrift:
 
 
 def page_of(columns: dict[str, ColumnDrift]) -> str:
-    findings = Findings(comparisons=[Comparison(words="the previous snapshot", as_of="2026-01-01", tables={"orders": columns})])
+    findings = Findings(comparisons=[SnapshotComparison(words="the previous snapshot", as_of="2026-01-01", tables={"orders": columns})])
     return render_report(findings, pipeline="p", as_of="2026-01-02", window=("a", "b"), snapshot_digest="d").decode()
 
 

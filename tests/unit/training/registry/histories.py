@@ -18,7 +18,7 @@ from tests.unit.training.registry.tracking_databases import Tracking
 from training.contracts import sha256_hex
 from training.errors import DeniedError, NightshiftError
 from training.registry.ledger.decisions import answer_request, former_champions, record_candidate, roll_back, settle_canary
-from training.registry.ledger.findings import Finding, Findings
+from training.registry.ledger.findings import RecordedFinding, RecordedFindings
 from training.registry.ledger.ledger import AliasHolder, Ledger
 from training.registry.ledger.retention import LedgerRoots
 from training.registry.ledger.semver import Recipe, semantic_version
@@ -43,7 +43,7 @@ class History:
         self.random, self.folder, self.files, self.tracking = random.Random(seed), folder, files, tracking  # noqa: S311 - a test's
         self.database = f"sqlite:///{folder}/ledger.db"
         self.store, self.ledger = Store(str(folder / "store")), Ledger(self.database)
-        self.findings = Findings(self.database)
+        self.findings = RecordedFindings(self.database)
         self.now = datetime.now(UTC)
         self.deviating_since: dict[str, datetime] = {}
         """Weights that `champion` serves by another hand, to when a housekeeping first saw it."""
@@ -168,7 +168,7 @@ class History:
 
     # What holds.
 
-    def housekeeping(self) -> list[Finding]:
+    def housekeeping(self) -> list[RecordedFinding]:
         """Compare as housekeeping does, an hour later; return what was announced."""
         self.now += HOUR
         repair_models(self.store, self.ledger, forget_before=None, now=lambda: self.now).check()
@@ -176,14 +176,14 @@ class History:
         self.findings.note_announced([finding.number for finding in due], now=self.now)
         return due
 
-    def check(self, announced: list[Finding]) -> None:
+    def check(self, announced: list[RecordedFinding]) -> None:
         """Assert what the registry promises, by the files behind the aliases."""
         right = [self._check_alias(alias, announced) for alias in ALIASES]
         listed = differences(self.ledger, self.store, MODEL, now=self.now)
         assert (listed == []) == all(right), [str(difference) for difference in listed]
         assert self.own_alias == own_alias(), "a user's alias is the user's"
 
-    def _check_alias(self, alias: str, announced: list[Finding]) -> bool:
+    def _check_alias(self, alias: str, announced: list[RecordedFinding]) -> bool:
         expected, served = self.expected(alias), self.served(alias)
         about = [finding for finding in announced if finding.alias == alias]
         if alias == "champion" and (served is None or served == expected):

@@ -14,7 +14,7 @@ import mlflow
 import pytest
 
 from training.contracts import canonical_json, sha256_hex
-from training.registry.ledger.version_weights import Noted, Registration, note
+from training.registry.ledger.version_weights import MLflowRegistration, Noted, note
 from training.registry.mlflow.versions import make_version, register_candidate
 from training.registry.model.files import CLIENT_FILE
 from training.store import Store
@@ -53,7 +53,7 @@ class Registry:
         self.store = Store(str(folder / "store"))
         self._folder = folder
 
-    def register(self, files: Mapping[str, bytes], name: str = "orders") -> tuple[Registration, Path]:
+    def register(self, files: Mapping[str, bytes], name: str = "orders") -> tuple[MLflowRegistration, Path]:
         """Register a model of these files; return its version and its files, downloaded."""
         weights = sha256_hex(canonical_json({file: sha256_hex(data) for file, data in files.items()}))
         _uri, manifest = self.store.manifests.put_files("model", files, {"weights_digest": weights})

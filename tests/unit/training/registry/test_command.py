@@ -23,7 +23,7 @@ from training.engine.tracking.mlflow_delivery import QUICK
 from training.errors import ExitCode, UnavailableError
 from training.registry.__main__ import main as check
 from training.registry.ledger.ledger import Entry, Ledger
-from training.registry.ledger.version_weights import Registration
+from training.registry.ledger.version_weights import MLflowRegistration
 from training.registry.mlflow import mirror as mirror_module
 from training.registry.mlflow import repair
 from training.registry.mlflow.mirror import mirror
@@ -194,7 +194,7 @@ def test_a_rollback_that_registers_a_lost_version_again_says_the_number_that_it_
 ) -> None:
     decide_on(ledger, 1)
     decide_on(ledger, 2)
-    again = Registration(number="7", logged_model="m-7", artifact_digest="f" * 64)
+    again = MLflowRegistration(number="7", logged_model="m-7", artifact_digest="f" * 64)
     monkeypatch.setattr(repair, "check_answers", lambda: None)
     monkeypatch.setattr(mirror_module, "mirror", lambda ledger, _store, model: ledger.note_registration(model, "w1", again))
     assert run(["rollback", "m", "--reason", "late", "--yes"]) == 0

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from tests.commands import command
 from training.data.snapshot.index import register_snapshot
-from training.database import DatasetVersion, connect
+from training.database import DatasetVersionRow, connect
 from training.database.datasets import check_not_deprecated, datasets, deprecate, find_dataset
 from training.errors import DeniedError
 from training.store import Manifest, Store
@@ -38,7 +38,7 @@ def registered(engine: Engine, name: str, rows: int) -> str:
 
 def deleted_by_retention(engine: Engine, version: str) -> None:
     with Session(engine) as session, session.begin():
-        for row in session.scalars(select(DatasetVersion).where(DatasetVersion.version == version)):
+        for row in session.scalars(select(DatasetVersionRow).where(DatasetVersionRow.version == version)):
             row.deprecated_at = datetime.now(UTC)
 
 

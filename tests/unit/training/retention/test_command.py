@@ -19,7 +19,7 @@ from training.registry.ledger.retention import LedgerRoots
 from training.retention.settings import Retention, load_retention
 from training.store import Store
 from training.store.garbage_collector import Collector
-from training.store.reachability import Rules
+from training.store.reachability import KeepRules
 
 main = command("gc")
 
@@ -34,14 +34,14 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
 
 def test_defaults_hold_without_a_file() -> None:
     assert load_retention({}) == Retention()
-    assert Retention().rules() == Rules(runs=timedelta(days=30), attempts=timedelta(days=14), grace=timedelta(days=2))
+    assert Retention().rules() == KeepRules(runs=timedelta(days=30), attempts=timedelta(days=14), grace=timedelta(days=2))
 
 
 def test_file_is_read_and_each_key_has_its_place(tmp_path: Path) -> None:
     path = tmp_path / "retention.yaml"
     path.write_text("runs: 7d\nattempts: 2d\ngrace: 3h\nchampions: 2\nairflow: 5d\nevery: 6h\n", encoding="utf-8")
     found = load_retention({"NIGHTSHIFT_RETENTION": str(path)})
-    assert found.rules() == Rules(runs=timedelta(days=7), attempts=timedelta(days=2), grace=timedelta(hours=3))
+    assert found.rules() == KeepRules(runs=timedelta(days=7), attempts=timedelta(days=2), grace=timedelta(hours=3))
     assert (found.champions, found.airflow, found.every) == (2, timedelta(days=5), timedelta(hours=6))
 
 
@@ -92,7 +92,7 @@ def test_dry_run_prints_bytes_by_kind_and_deletes_nothing(store: Store, capsys: 
 
 
 def test_artifact_that_is_kept_stays_until_it_is_released(store: Store) -> None:
-    rules = Rules(runs=timedelta(days=1), attempts=timedelta(days=1), grace=timedelta(0))
+    rules = KeepRules(runs=timedelta(days=1), attempts=timedelta(days=1), grace=timedelta(0))
     uri, _ = store.manifests.put_files("snapshot", {"t": b"rows"}, {})
     collector_of(store, rules).collect()
     assert main(["--keep", uri]) == 0
@@ -138,14 +138,14 @@ def test_what_became_of_an_artifact_is_json_with_json(store: Store, capsys: pyte
 def test_command_names_what_is_wrong_and_ends_with_its_code(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--keep", f"{store.root_uri}/manifests/sha256/aa/{'a' * 64}.json"]) == 65
     assert "does not exist" in capsys.readouterr().err
-    collector_of(store, Rules(runs=timedelta(1), attempts=timedelta(1), grace=timedelta(1)))._begin()
+    collector_of(store, KeepRules(runs=timedelta(1), attempts=timedelta(1), grace=timedelta(1)))._begin()
     assert main(["--delete"]) == 75
     assert "another collection" in capsys.readouterr().err
 
 
 def collect(store: Store, database: Path) -> None:
     """Collect as an installation with this ledger does, long after everything was made."""
-    rules = Rules(runs=timedelta(seconds=-5), attempts=timedelta(seconds=-5), grace=timedelta(0))
+    rules = KeepRules(runs=timedelta(seconds=-5), attempts=timedelta(seconds=-5), grace=timedelta(0))
     Collector(store, rules, LedgerRoots(f"sqlite:///{database}", champions=0)).collect()
 
 

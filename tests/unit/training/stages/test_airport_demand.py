@@ -14,7 +14,7 @@ import pytest
 from tests.unit.training.stages.evaluate_bench import run_stage
 from training.contracts import ExitCode
 from training.data.dataset.reader import DatasetReader
-from training.registry.ledger.version_weights import Registration
+from training.registry.ledger.version_weights import MLflowRegistration
 from training.runtime.provenance import CHECKOUT
 from training.sources.listing import listing_for
 from training.spec import parse_spec, resolve_uris
@@ -43,7 +43,7 @@ def night(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], pd.
         patch.setattr("training.engine.tracking.tracker.CLOSE_SECONDS", 0.5)
         patch.setattr(
             "training.registry.mlflow.versions.register_candidate",
-            lambda *_args, **_named: Registration(number="7", logged_model="m-7", artifact_digest="f" * 64),
+            lambda *_args, **_named: MLflowRegistration(number="7", logged_model="m-7", artifact_digest="f" * 64),
         )
         for name, inputs, parameters in (
             ("ingest", (), {"listing": listing_for(spec, AS_OF)}),

@@ -17,7 +17,7 @@ from training.data.features.classes import MAX_CLASSES
 from training.errors import DataError
 from training.evaluation import latency
 from training.models.shard_rows import num_classes
-from training.registry.ledger.version_weights import Registration
+from training.registry.ledger.version_weights import MLflowRegistration
 from training.spec.descriptors.metrics import metrics_of
 
 pytestmark = pytest.mark.slow
@@ -36,7 +36,7 @@ def _nobody_else(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setattr("training.engine.tracking.tracker.CLOSE_SECONDS", 0.5)
         patch.setattr(
             "training.registry.mlflow.versions.register_candidate",
-            lambda *_args, **_named: Registration(number="7", logged_model="m-7", artifact_digest="f" * 64),
+            lambda *_args, **_named: MLflowRegistration(number="7", logged_model="m-7", artifact_digest="f" * 64),
         )
         patch.setattr(latency, "measure", lambda *_args, **_named: LATENCY)
         yield

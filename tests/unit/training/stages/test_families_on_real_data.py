@@ -17,7 +17,7 @@ from tests.unit.training.stages.evaluate_bench import run_stage
 from training.contracts import ExitCode, StageResult
 from training.data.dataset.reader import DatasetReader
 from training.models.predictor import load_predictor
-from training.registry.ledger.version_weights import Registration
+from training.registry.ledger.version_weights import MLflowRegistration
 from training.runtime.provenance import CHECKOUT
 from training.sources.listing import listing_for
 from training.spec import PipelineSpec, parse_spec, resolve_uris
@@ -82,7 +82,7 @@ def demand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demand]:
         patch.setattr("training.engine.tracking.tracker.CLOSE_SECONDS", 0.5)
         patch.setattr(
             "training.registry.mlflow.versions.register_candidate",
-            lambda *_args, **_named: Registration(number="7", logged_model="m-7", artifact_digest="f" * 64),
+            lambda *_args, **_named: MLflowRegistration(number="7", logged_model="m-7", artifact_digest="f" * 64),
         )
         patch.setattr("training.evaluation.latency.measure", lambda *_args, **_named: None)
         found = Demand(Store(str(folder / "store")), folder, "")

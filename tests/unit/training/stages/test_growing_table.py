@@ -15,7 +15,7 @@ from tests.unit.training.stages.evaluate_bench import AS_OF, SPEC, orders, run_s
 from training.contracts import ExitCode, StageResult
 from training.data.dataset.reader import DatasetReader
 from training.evaluation import latency
-from training.registry.ledger.version_weights import Registration
+from training.registry.ledger.version_weights import MLflowRegistration
 from training.sources.listing import listing_for
 from training.store import Store
 
@@ -50,7 +50,7 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("training.engine.tracking.tracker.CLOSE_SECONDS", 0.5)
     monkeypatch.setattr(
         "training.registry.mlflow.versions.register_candidate",
-        lambda *_args, **_named: Registration(number="7", logged_model="m-7", artifact_digest="f" * 64),
+        lambda *_args, **_named: MLflowRegistration(number="7", logged_model="m-7", artifact_digest="f" * 64),
     )
     monkeypatch.setattr(latency, "measure", lambda *_args, **_named: None)
 

@@ -16,7 +16,7 @@ import pytest
 from tests.unit.training.stages.evaluate_bench import AS_OF, NUM_ROWS, SPEC, EvaluateBench, orders
 from training.contracts import ExitCode
 from training.evaluation import latency
-from training.registry.ledger.version_weights import Registration
+from training.registry.ledger.version_weights import MLflowRegistration
 
 TEXT = SPEC.replace("label: {column: LABEL}", "label: {column: LABEL, known_at: settled_at}").replace(
     "      days: {type: double, known: after}",
@@ -44,7 +44,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EvaluateBench]:
         patch.setattr("training.engine.tracking.tracker.CLOSE_SECONDS", 0.5)
         patch.setattr(
             "training.registry.mlflow.versions.register_candidate",
-            lambda *_args, **_named: Registration(number="7", logged_model="m-7", artifact_digest="f" * 64),
+            lambda *_args, **_named: MLflowRegistration(number="7", logged_model="m-7", artifact_digest="f" * 64),
         )
         patch.setattr(latency, "measure", lambda *_args, **_named: None)
         yield EvaluateBench(folder, "binary", text=TEXT, frame=bookings())

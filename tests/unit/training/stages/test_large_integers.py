@@ -13,7 +13,7 @@ from training.data.dataset.reader import DatasetReader
 from training.errors import DataError
 from training.evaluation import latency
 from training.models.predictor import load_predictor
-from training.registry.ledger.version_weights import Registration
+from training.registry.ledger.version_weights import MLflowRegistration
 
 pytestmark = pytest.mark.slow
 
@@ -32,7 +32,7 @@ def test_neighbours_are_other_customers_in_training_evaluation_and_serving(tmp_p
     monkeypatch.setattr("training.engine.tracking.tracker.CLOSE_SECONDS", 0.5)
     monkeypatch.setattr(
         "training.registry.mlflow.versions.register_candidate",
-        lambda *_args, **_named: Registration(number="7", logged_model="m-7", artifact_digest="f" * 64),
+        lambda *_args, **_named: MLflowRegistration(number="7", logged_model="m-7", artifact_digest="f" * 64),
     )
     monkeypatch.setattr(latency, "measure", lambda *_args, **_named: None)
     numbers = np.random.default_rng(1).integers(0, 4, 3000)

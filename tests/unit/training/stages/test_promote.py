@@ -15,7 +15,7 @@ from training.evaluation import latency
 from training.registry.ledger.decisions import answer_request, approved_findings
 from training.registry.ledger.ledger import Ledger
 from training.registry.ledger.retraining import retraining_lines
-from training.registry.ledger.version_weights import Registration
+from training.registry.ledger.version_weights import MLflowRegistration
 
 pytestmark = pytest.mark.slow
 
@@ -37,7 +37,7 @@ def _nobody_else(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setattr("training.engine.tracking.tracker.CLOSE_SECONDS", 0.5)
         patch.setattr(
             "training.registry.mlflow.versions.register_candidate",
-            lambda *_args, **_named: Registration(number=str(next(versions)), logged_model="m-7", artifact_digest=DIGEST),
+            lambda *_args, **_named: MLflowRegistration(number=str(next(versions)), logged_model="m-7", artifact_digest=DIGEST),
         )
         patch.setattr("training.stages.promote.mirror", lambda ledger, _store, model, **_options: ledger.standing(model))
         patch.setattr("training.stages.promote.registration_now", lambda _store, _model, _origin, hint: hint)
@@ -227,7 +227,7 @@ def test_a_decision_that_is_followed_later_has_the_number_that_mlflow_has_now(
     bench: EvaluateBench, models: dict[str, StageResult], ledger: Ledger
 ) -> None:
     decided = night(bench, ledger, models["good"], "renumbered")
-    again = Registration(number="41", logged_model="m-41", artifact_digest=DIGEST)
+    again = MLflowRegistration(number="41", logged_model="m-41", artifact_digest=DIGEST)
     ledger.note_registration("orders", str(models["good"].scalars["weights_digest"]), again)
     order = {"kind": "follow", "key": decided.scalars["key"]}
     assert bench.stage("promote", {}, {"order": order}, work="followed").scalars["version"] == "41" != decided.scalars["version"]

@@ -20,7 +20,7 @@ from training.data.features.transforms import FittedTransforms
 from training.evaluation import latency
 from training.models.predictor import load_predictor
 from training.registry.ledger.ledger import Ledger
-from training.registry.ledger.version_weights import Registration
+from training.registry.ledger.version_weights import MLflowRegistration
 
 LATENCY = {str(batch): {"p50_ms": 1.0, "p95_ms": 2.0, "p99_ms": 3.0, "rows_per_second": 9.0, "waited_share": 0.0} for batch in (1, 256)}
 
@@ -33,7 +33,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OutsideBench]:
         patch.setattr("training.engine.tracking.tracker.CLOSE_SECONDS", 0.2)
         patch.setattr(
             "training.registry.mlflow.versions.register_candidate",
-            lambda *_args, **_named: Registration(number="7", logged_model="m-7", artifact_digest="f" * 64),
+            lambda *_args, **_named: MLflowRegistration(number="7", logged_model="m-7", artifact_digest="f" * 64),
         )
         patch.setattr("training.stages.promote.mirror", lambda ledger, _store, model, **_options: ledger.standing(model))
         patch.setattr("training.stages.promote.registration_now", lambda _store, _model, _origin, hint: hint)

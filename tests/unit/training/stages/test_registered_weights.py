@@ -17,7 +17,7 @@ from tests.unit.training.stages.outside_bench import OutsideBench
 from training.code.stages import stage_code
 from training.data.dataset.shard_writer import describe_layout
 from training.errors import SpecError
-from training.models.base import Artifact, FitResult, load_family
+from training.models.base import FitResult, ImportedArtifact, load_family
 from training.models.isolated_import import load_apart
 from training.models.predictor import load_predictor
 from training.models.torch_family import TorchFamily
@@ -115,7 +115,7 @@ def test_the_process_that_loads_a_model_has_the_code_that_the_work_is_named_afte
     """In that process, which checks what it has imported."""
     (tmp_path / "artifact").write_bytes(save(module.state_dict()))
     features = describe_layout(bench.transforms.layout, has_group=False)["features"]
-    artifact = Artifact(path=tmp_path / "artifact", spec=bench.spec, features=features, num_classes=None)
+    artifact = ImportedArtifact(path=tmp_path / "artifact", spec=bench.spec, features=features, num_classes=None)
     files = dict(stage_code("train", bench.spec).files)
     cells = bench.cells(tmp_path / "rows", "validation")[0].cells
     for folder in ("covered", "not covered"):

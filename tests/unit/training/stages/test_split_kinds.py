@@ -13,7 +13,7 @@ from tests.unit.training.stages.evaluate_bench import EvaluateBench, orders
 from training.contracts import ExitCode
 from training.data.dataset.reader import DatasetReader
 from training.evaluation import latency
-from training.registry.ledger.version_weights import Registration
+from training.registry.ledger.version_weights import MLflowRegistration
 
 pytestmark = pytest.mark.slow
 
@@ -32,7 +32,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EvaluateBench]:
         patch.setattr("training.engine.tracking.tracker.CLOSE_SECONDS", 0.5)
         patch.setattr(
             "training.registry.mlflow.versions.register_candidate",
-            lambda *_args, **_named: Registration(number="7", logged_model="m-7", artifact_digest="f" * 64),
+            lambda *_args, **_named: MLflowRegistration(number="7", logged_model="m-7", artifact_digest="f" * 64),
         )
         patch.setattr(latency, "measure", lambda *_args, **_named: None)
         yield EvaluateBench(folder, "binary")

@@ -13,11 +13,11 @@ from training.contracts import RunIdentity, StageRequest, StageResult
 from training.store import Store, set_run_ref
 from training.store.garbage_collector import Collector
 from training.store.leases import Lease
-from training.store.reachability import Rules
+from training.store.reachability import KeepRules
 
-NOW = Rules(runs=timedelta(seconds=-5), attempts=timedelta(seconds=-5), grace=timedelta(0))
+NOW = KeepRules(runs=timedelta(seconds=-5), attempts=timedelta(seconds=-5), grace=timedelta(0))
 """Everything is old at once: S3 knows the time of a change by the second."""
-LONG = Rules(runs=timedelta(days=30), attempts=timedelta(days=14), grace=timedelta(days=2))
+LONG = KeepRules(runs=timedelta(days=30), attempts=timedelta(days=14), grace=timedelta(days=2))
 KEYS = {"AWS_ACCESS_KEY_ID": "tests", "AWS_SECRET_ACCESS_KEY": "tests", "AWS_REGION": "us-east-1"}
 
 
@@ -35,7 +35,7 @@ class NoDecisions:
         return ()
 
 
-def collector_of(store: Store, rules: Rules, **options: Any) -> Collector:
+def collector_of(store: Store, rules: KeepRules, **options: Any) -> Collector:
     """Return the collector of a store whose ledger has no decisions."""
     return Collector(store, rules, NoDecisions(), **options)
 

@@ -17,9 +17,9 @@ from training.store.addresses import StageAddress
 from training.store.condemned import TAKEOVER_SECONDS, Condemned
 from training.store.garbage_collector import BEAT_SECONDS, DEAD_SECONDS, Collector
 from training.store.leases import Lease
-from training.store.reachability import Marking, Rules, content_keys
+from training.store.reachability import KeepRules, Marking, content_keys
 
-RULES = Rules(runs=timedelta(days=2), attempts=timedelta(days=1), grace=timedelta(days=1))
+RULES = KeepRules(runs=timedelta(days=2), attempts=timedelta(days=1), grace=timedelta(days=1))
 NUM_CONTENTS = 6
 """Few, so that writers make again what the collector is about to delete."""
 NUM_STEPS = 400

@@ -20,7 +20,7 @@ from training.store.condemned import TAKEOVER_SECONDS, Condemned
 from training.store.garbage_collector import DEAD_SECONDS, Collector
 from training.store.leases import Lease
 from training.store.metric_journal import trial_journal
-from training.store.reachability import RULES, Rules, kept_checkpoints
+from training.store.reachability import RULES, KeepRules, kept_checkpoints
 
 
 def test_what_nothing_needs_is_deleted_after_its_address_and_a_grace_period(store: Store) -> None:
@@ -122,7 +122,7 @@ def test_record_that_cannot_be_read_stops_every_deletion_and_is_named(local: Sto
     before = keys(local, "objects", "manifests", "stages")
     name = next(key for key in keys(local, damaged) if key.endswith(("_RESULT.json", "0000000001.json")))
     local.bucket.put(name, b'{"half": ')
-    rules = Rules(runs=timedelta(days=1), attempts=timedelta(days=1), grace=timedelta(0))
+    rules = KeepRules(runs=timedelta(days=1), attempts=timedelta(days=1), grace=timedelta(0))
     for _ in range(2):
         with pytest.raises(StoreError, match=re.escape(name)) as caught:
             collector_of(local, rules).collect()
@@ -141,7 +141,7 @@ def test_altered_manifest_that_is_referenced_stops_every_deletion(local: Store) 
 def test_uri_with_the_root_of_another_place_still_keeps_its_object(local: Store) -> None:
     uri, _ = local.manifests.put_files("model", {"w": b"moved"}, {})
     local.run_ref("p", "r", "model").move(uri.replace(local.root_uri, "s3://old/place"), expected=0)
-    rules = Rules(runs=timedelta(days=1), attempts=timedelta(days=1), grace=timedelta(0))
+    rules = KeepRules(runs=timedelta(days=1), attempts=timedelta(days=1), grace=timedelta(0))
     for _ in range(3):
         collector_of(local, rules).collect()
     assert local.manifests.get(uri)
@@ -193,7 +193,7 @@ def test_newest_snapshot_of_each_pipeline_stays_for_the_next_night_to_be_compare
         local.ref(f"profiles/p/{made.digest}").move(local.put_json({"profile of": night}), expected=0)
     age(local, "refs", "manifests", "objects", days=60)
     for _ in range(3):
-        collector_of(local, Rules(runs=timedelta(days=30), attempts=timedelta(days=1), grace=timedelta(0))).collect()
+        collector_of(local, KeepRules(runs=timedelta(days=30), attempts=timedelta(days=1), grace=timedelta(0))).collect()
     assert keys(local, "refs/snapshots") == ["refs/snapshots/p/2026-01-02T000000Z/0000000001.json"]
     assert local.bucket.folders("refs/snapshots/p") == ["2026-01-02T000000Z"], "an empty folder would be taken for a snapshot"
     assert len(keys(local, "manifests")) == 1
@@ -212,7 +212,7 @@ def test_work_that_is_alive_keeps_its_inputs_and_the_refs_of_its_run_however_old
     age(local, "stages", "runs", "manifests", "objects", days=60)
     address.write_heartbeat("a1", {"beat": 1})
     for _ in range(3):
-        collector_of(local, Rules(runs=timedelta(days=30), attempts=timedelta(days=1), grace=timedelta(0))).collect()
+        collector_of(local, KeepRules(runs=timedelta(days=30), attempts=timedelta(days=1), grace=timedelta(0))).collect()
     assert local.manifests.get(dataset)
     assert keys(local, "runs")
 
@@ -224,7 +224,7 @@ def test_run_of_a_study_keeps_what_it_has_settled_while_one_of_its_trials_is_ali
     local.run_ref("p.tune", "r", "settled").move({"force": False}, expected=0)
     age(local, "stages", "runs", days=60)
     address.write_heartbeat("a1", {"beat": 1})
-    collector_of(local, Rules(runs=timedelta(days=30), attempts=timedelta(days=1), grace=timedelta(0))).collect()
+    collector_of(local, KeepRules(runs=timedelta(days=30), attempts=timedelta(days=1), grace=timedelta(0))).collect()
     assert keys(local, "runs") == ["runs/p.tune/r/settled/0000000001.json"]
 
 
@@ -248,7 +248,7 @@ def test_study_stays_whole_while_one_of_its_trials_is_alive(local: Store) -> Non
     address = local.address("p", "trial", "a" * 64)
     address.write_request(request_of(local, "a" * 64, stage="trial", parameters={"study": "s1"}))
     for _ in range(3):
-        collector_of(local, Rules(runs=timedelta(days=30), attempts=timedelta(days=1), grace=timedelta(0))).collect()
+        collector_of(local, KeepRules(runs=timedelta(days=30), attempts=timedelta(days=1), grace=timedelta(0))).collect()
     assert keys(local, "studies") == ["studies/p/s1/trials/00000.json"]
     assert local.manifests.get(champion)
 

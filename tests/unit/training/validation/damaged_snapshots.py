@@ -19,7 +19,7 @@ from training.sources.table_contract import TableContract
 from training.spec.sections.data import Column
 from training.store import Manifest
 from training.store.manifests import FileEntry
-from training.validation.all_checks import Rules
+from training.validation.all_checks import CheckRules
 from training.validation.snapshot_view import TableView, open_snapshot
 
 START: Final = datetime(2026, 1, 1, tzinfo=UTC)
@@ -31,8 +31,8 @@ Columns = dict[str, pa.Array]
 Damage = Callable[[int, Columns], Columns]
 
 
-def rules() -> Rules:
-    return Rules(
+def rules() -> CheckRules:
+    return CheckRules(
         as_of=START + timedelta(days=NUM_DAYS, hours=2),
         start=START,
         end=START + timedelta(days=NUM_DAYS),

@@ -28,8 +28,8 @@ from training.models import torch_family
 from training.models.predictor import Predictor, load_predictor
 from training.models.ranker.family import RankerSettings
 from training.models.ranker.module import FAMILY as RANKER
-from training.models.torch_family import Architecture
-from training.registry.ledger.version_weights import Registration
+from training.models.torch_family import TorchArchitecture
+from training.registry.ledger.version_weights import MLflowRegistration
 from training.stages import evaluate
 
 pytestmark = pytest.mark.slow
@@ -52,7 +52,7 @@ def _nobody_else(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setattr("training.engine.tracking.tracker.CLOSE_SECONDS", 0.5)
         patch.setattr(
             "training.registry.mlflow.versions.register_candidate",
-            lambda *_args, **_named: Registration(number="7", logged_model="m-7", artifact_digest="f" * 64),
+            lambda *_args, **_named: MLflowRegistration(number="7", logged_model="m-7", artifact_digest="f" * 64),
         )
         patch.setattr(latency, "measure", lambda *_args, **_named: None)
         yield
@@ -78,7 +78,7 @@ def neural(bench: EvaluateBench, folder: Path) -> Predictor:
     trained(bench, "boosted_trees", folder)
     transforms = FittedTransforms.from_json((folder / "transforms.json").read_bytes())
     features = [{"name": entry.name, "dtype": entry.dtype, "cardinality": entry.cardinality} for entry in transforms.layout]
-    architecture: Any = Architecture(features=features, bias_features=[], settings=RankerSettings().model_dump())  # type: ignore[typeddict-item]  # as JSON
+    architecture: Any = TorchArchitecture(features=features, bias_features=[], settings=RankerSettings().model_dump())  # type: ignore[typeddict-item]  # as JSON
     torch_family.torch.manual_seed(3)
     save_file(RANKER.build(architecture).state_dict(), folder / "weights.safetensors")
     return Predictor(transforms, RANKER.load(folder, architecture), json.loads((folder / "model.json").read_bytes()))

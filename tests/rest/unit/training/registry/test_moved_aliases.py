@@ -12,7 +12,7 @@ from tests.unit.training.registry.registered import registered
 from tests.unit.training.registry.scenes import decide_on
 from training.errors import DeniedError
 from training.registry.ledger.decisions import find_version, roll_back, settle_canary
-from training.registry.ledger.findings import Finding, Findings
+from training.registry.ledger.findings import RecordedFinding, RecordedFindings
 from training.registry.ledger.ledger import Ledger
 from training.registry.ledger.retention import LedgerRoots
 from training.registry.mlflow.mirror import differences, mirror
@@ -31,7 +31,7 @@ class Scene:
     def __init__(self, folder: Path, store: Store, client: mlflow.MlflowClient, model: str) -> None:
         self.store, self.client, self.model = store, client, model
         self.ledger = Ledger(f"sqlite:///{folder}/ledger.db")
-        self.findings = Findings(self.ledger.database_url)
+        self.findings = RecordedFindings(self.ledger.database_url)
         self.uris = [store.manifests.put_files("model", {"weights": b"%d" % number}, {})[0] for number in range(4)]
         for number, outcome in ((1, "accepted"), (2, "accepted"), (3, "rejected")):
             decide_on(self.ledger, number, outcome, model=model, evidence={"model_uri": self.uris[number]})
@@ -47,7 +47,7 @@ class Scene:
         found = self.client.get_registered_model(self.model).aliases.get(alias)
         return None if found is None else str(found)
 
-    def open(self) -> list[Finding]:
+    def open(self) -> list[RecordedFinding]:
         return self.findings.open(self.model)
 
     def kinds(self) -> list[tuple[str, str, str]]:

@@ -16,7 +16,7 @@ from nightshift.execution.kubernetes import launches
 from nightshift.execution.kubernetes.backend import KubernetesBackend
 from nightshift.execution.kubernetes.client import Submitter
 from nightshift.execution.kubernetes.config import Cluster
-from nightshift.execution.kubernetes.launches import RemoteWork, Waiting
+from nightshift.execution.kubernetes.launches import RemoteWork, WatchedLaunch
 from nightshift.execution.kubernetes.status import LaunchStatus
 from nightshift.execution.kubernetes.trigger import WatchLaunch
 from nightshift.operators.pods import StagePodOperator, TrainingJobOperator
@@ -165,7 +165,7 @@ def night(api: KubernetesApi, store: Store, spec_with: Callable[..., PipelineSpe
 Nights = Callable[..., Night]
 
 
-def watch_of(waiting: Waiting) -> WatchLaunch:
+def watch_of(waiting: WatchedLaunch) -> WatchLaunch:
     """Return the trigger that waits for a launch, as Airflow carries it: by its serialised form."""
     same = {name: getattr(waiting, name) for name in ("number", "name", "kind", "namespace", "connection", "in_cluster")}
     path, arguments = WatchLaunch(**same, limits=waiting.limits.to_json()).serialize()
@@ -186,6 +186,6 @@ def seen_by(watch: WatchLaunch) -> LaunchStatus:
 
 def running(api: KubernetesApi, work: Night) -> None:
     """A first launch that is under way: its process has the lease."""
-    assert isinstance(work.advance(), Waiting)
+    assert isinstance(work.advance(), WatchedLaunch)
     api.set_status(FIRST, RUNNING)
     work.begin()

@@ -10,9 +10,9 @@ import pytest
 from nightshift.execution.budget import back_off_seconds
 from nightshift.execution.kubernetes import launches, trigger
 from nightshift.execution.kubernetes.config import Cluster
-from nightshift.execution.kubernetes.launches import Waiting
+from nightshift.execution.kubernetes.launches import WatchedLaunch
 from nightshift.execution.kubernetes.status import LaunchStatus, look_at_gang
-from nightshift.execution.kubernetes.timeouts import Limits, limits_of, once_run, overdue
+from nightshift.execution.kubernetes.timeouts import LaunchTimeouts, limits_of, once_run, overdue
 from nightshift.execution.kubernetes.trigger import WatchLaunch
 from nightshift.execution.outcomes import StageEndedError
 from tests.unit.plugins.execution.kubernetes.conftest import FIRST, SECOND, Night, Nights, seen_by, watch_of
@@ -88,8 +88,10 @@ def test_trigger_gives_back_the_nodes_of_a_partial_gang_after_partial_wait_and_n
         if status is not None:
             node = "n" if "startTime" in status else ""
             api.objects["pods", f"{GANG}-{number}-x"] = member(number, status, node=node, created=ago(900))
-    limits = Limits(**{**limits_of(CLUSTER, may_shrink=False).to_json(), "partial_seconds": partial_seconds})
-    watch = watch_of(Waiting(number=1, name=GANG, kind="Job", namespace="nightshift", limits=limits, connection=None, in_cluster=None))
+    limits = LaunchTimeouts(**{**limits_of(CLUSTER, may_shrink=False).to_json(), "partial_seconds": partial_seconds})
+    watch = watch_of(
+        WatchedLaunch(number=1, name=GANG, kind="Job", namespace="nightshift", limits=limits, connection=None, in_cluster=None)
+    )
     if fires:
         seen, _ = fire(watch, monkeypatch)
         assert (seen.phase, seen.code) == ("ended", "gang.partial")
@@ -202,7 +204,7 @@ def test_elastic_gang_continues_with_fewer_after_a_loss_and_not_after_a_release(
     assert end_of_partial(once_run(third.limits), held_seconds=400) == "gang.partial", "once it has run, it does not shrink"
 
 
-def end_of_partial(limits: Limits, *, held_seconds: float) -> str:
+def end_of_partial(limits: LaunchTimeouts, *, held_seconds: float) -> str:
     """Return the code of the end of a gang that has held a part of its nodes for so long."""
     now = datetime.now(UTC)
     status = LaunchStatus(phase="waiting", code="pod.unschedulable", is_partly_placed=True)

@@ -12,14 +12,14 @@ import pytest
 
 from nightshift.execution.kubernetes import trigger
 from nightshift.execution.kubernetes.status import LaunchStatus, look_at_gang
-from nightshift.execution.kubernetes.timeouts import Limits, waited_seconds
+from nightshift.execution.kubernetes.timeouts import LaunchTimeouts, waited_seconds
 from nightshift.execution.kubernetes.trigger import WatchLaunch
 from tests.unit.plugins.execution.kubernetes.conftest import FIRST, Nights, seen_by, watch_of
 from tests.unit.plugins.execution.kubernetes.gang_states import Json, ago, job_of, member, running, stopped
 from tests.unit.plugins.execution.kubernetes.kubernetes_api import SUCCEEDED, KubernetesApi, evicted, failed
 from training.errors import LeaseLostError
 
-LIMITS = Limits(schedule_seconds=3600, start_seconds=600, image_seconds=300)
+LIMITS = LaunchTimeouts(schedule_seconds=3600, start_seconds=600, image_seconds=300)
 
 
 @pytest.mark.parametrize("num_members", [1, 2])

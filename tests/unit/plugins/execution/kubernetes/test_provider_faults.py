@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nightshift.execution.kubernetes.launches import Waiting
+from nightshift.execution.kubernetes.launches import WatchedLaunch
 from nightshift.execution.kubernetes.status import LaunchStatus
 from nightshift.execution.outcomes import Action, StageEndedError
 from tests.unit.plugins.execution.kubernetes.conftest import FIRST, SECOND, Night, Nights, running, watch_of
@@ -24,7 +24,7 @@ def test_pod_that_is_gone_when_its_task_resumes_is_no_success(api: KubernetesApi
     running(api, work)
     api.remove(FIRST)
     found = work.advance(watched=1, reported=LaunchStatus(phase="ended", exit_code=0))
-    assert isinstance(found, Waiting), "what left no result is done again"
+    assert isinstance(found, WatchedLaunch), "what left no result is done again"
     assert (found.name, api.names()) == (SECOND, [SECOND])
 
 

@@ -14,13 +14,13 @@ from kubernetes_asyncio.client.exceptions import ApiException
 from nightshift.execution.kubernetes import trigger
 from nightshift.execution.kubernetes.logs import LogFollower
 from nightshift.execution.kubernetes.status import LaunchStatus, look_at_gang
-from nightshift.execution.kubernetes.timeouts import Limits, overdue, waited_seconds
+from nightshift.execution.kubernetes.timeouts import LaunchTimeouts, overdue, waited_seconds
 from nightshift.execution.kubernetes.trigger import WatchLaunch
 from tests.unit.plugins.execution.kubernetes.gang_states import GANG, Json, ago, job_of, member, running, stopped, without_place
 from tests.unit.plugins.execution.kubernetes.kubernetes_api import failed
 
 DAY_SECONDS = 86_400
-LIMITS = Limits(schedule_seconds=DAY_SECONDS, start_seconds=600, image_seconds=300)
+LIMITS = LaunchTimeouts(schedule_seconds=DAY_SECONDS, start_seconds=600, image_seconds=300)
 
 
 def ended_at(seconds: float, exit_code: int = 75) -> Json:

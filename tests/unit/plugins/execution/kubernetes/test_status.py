@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from nightshift.execution.kubernetes.status import ABSENT, LaunchStatus, look_at_gang, look_at_pod
-from nightshift.execution.kubernetes.timeouts import Limits, overdue
+from nightshift.execution.kubernetes.timeouts import LaunchTimeouts, overdue
 from nightshift.execution.outcomes import Action, Ended, judge
 from training.contracts import JsonObject
 
@@ -133,12 +133,12 @@ def test_pod_is_evicted_for_what_it_wrote_or_for_a_full_node(message: str, code:
 
 
 NOW = datetime(2026, 2, 1, tzinfo=UTC)
-LIMITS = Limits(schedule_seconds=3600, start_seconds=600, image_seconds=300)
+LIMITS = LaunchTimeouts(schedule_seconds=3600, start_seconds=600, image_seconds=300)
 EARLIER = "2026-01-31T23:00:00Z"
 
 
 def late(
-    seen: LaunchStatus, *, waited_seconds: float, limits: Limits = LIMITS, bad_image_since: datetime | None = None
+    seen: LaunchStatus, *, waited_seconds: float, limits: LaunchTimeouts = LIMITS, bad_image_since: datetime | None = None
 ) -> LaunchStatus | None:
     return overdue(seen, limits, waited_seconds=waited_seconds, bad_image_since=bad_image_since, now=NOW)
 
@@ -153,7 +153,7 @@ def test_patience_with_a_full_cluster_ends_with_the_schedulers_words() -> None:
 
 def test_patience_with_an_image_is_counted_from_the_first_failed_pull() -> None:
     seen = LaunchStatus(phase="waiting", code="pod.image", words="w", started_at=EARLIER)
-    assert late(seen, waited_seconds=9999, limits=Limits(schedule_seconds=1, start_seconds=9999, image_seconds=300)) is None
+    assert late(seen, waited_seconds=9999, limits=LaunchTimeouts(schedule_seconds=1, start_seconds=9999, image_seconds=300)) is None
     ended = late(seen, waited_seconds=1, bad_image_since=datetime(2026, 1, 31, 23, 54, tzinfo=UTC))
     assert ended is not None
     assert ended.words == "w; tried for 5m"
@@ -174,7 +174,7 @@ def test_a_pod_that_has_a_node_is_no_longer_waiting_for_one() -> None:
 
 
 def test_an_elastic_gang_waits_for_all_its_nodes_only_so_long() -> None:
-    limits = Limits(schedule_seconds=3600, start_seconds=600, image_seconds=300, unplaced_seconds=60)
+    limits = LaunchTimeouts(schedule_seconds=3600, start_seconds=600, image_seconds=300, unplaced_seconds=60)
     seen = LaunchStatus(phase="waiting", code="pod.unschedulable", words="w")
     assert late(seen, waited_seconds=59, limits=limits) is None
     ended = late(seen, waited_seconds=61, limits=limits)

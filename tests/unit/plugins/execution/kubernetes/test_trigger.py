@@ -12,9 +12,9 @@ import pytest
 
 from nightshift.execution.kubernetes import logs, trigger
 from nightshift.execution.kubernetes.launch import Kind
-from nightshift.execution.kubernetes.launches import Waiting
+from nightshift.execution.kubernetes.launches import WatchedLaunch
 from nightshift.execution.kubernetes.status import LaunchStatus
-from nightshift.execution.kubernetes.timeouts import Limits
+from nightshift.execution.kubernetes.timeouts import LaunchTimeouts
 from nightshift.execution.kubernetes.trigger import WatchLaunch
 from tests.unit.plugins.execution.kubernetes.conftest import seen_by, watch_of
 from tests.unit.plugins.execution.kubernetes.gang_states import job_of, member
@@ -22,7 +22,7 @@ from tests.unit.plugins.execution.kubernetes.gang_states import running as place
 from tests.unit.plugins.execution.kubernetes.kubernetes_api import CUT, LOST, RUNNING, STALLED, SUCCEEDED, KubernetesApi, failed, pod_status
 
 FOLDER = Path(__file__).with_name("recordings")
-LIMITS = Limits(schedule_seconds=1e9, start_seconds=1e9, image_seconds=1e9)
+LIMITS = LaunchTimeouts(schedule_seconds=1e9, start_seconds=1e9, image_seconds=1e9)
 
 
 class Fast:
@@ -47,7 +47,7 @@ def said(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> C
 
 def watcher_of(name: str, kind: Kind = "Pod", **limits: float) -> WatchLaunch:
     limited = replace(LIMITS, **limits)
-    return watch_of(Waiting(number=1, name=name, kind=kind, namespace="nightshift", limits=limited, connection=None, in_cluster=None))
+    return watch_of(WatchedLaunch(number=1, name=name, kind=kind, namespace="nightshift", limits=limited, connection=None, in_cluster=None))
 
 
 def fire(watcher: WatchLaunch, step: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> LaunchStatus:

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from training.contracts import canonical_json, sha256_hex
 from training.data.snapshot.index import register_snapshot
-from training.database import DatasetVersion, connect
+from training.database import DatasetVersionRow, connect
 from training.database.datasets import find_dataset
 from training.errors import DeniedError
 from training.store import Manifest
@@ -31,9 +31,9 @@ def manifest(rows: int = 2) -> Manifest:
     )
 
 
-def all_rows(engine: Engine) -> list[DatasetVersion]:
+def all_rows(engine: Engine) -> list[DatasetVersionRow]:
     with Session(engine) as session:
-        return list(session.scalars(select(DatasetVersion).order_by(DatasetVersion.id)))
+        return list(session.scalars(select(DatasetVersionRow).order_by(DatasetVersionRow.id)))
 
 
 def test_a_snapshot_is_registered_once_for_several_callers(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_a_snapshot_that_is_made_again_after_retention_deleted_it_is_available_w
     engine = connect(f"sqlite:///{tmp_path}/n.db")
     version = register_snapshot(engine, name="p", uri="file:///old", manifest=manifest(), created_by="run 1")
     with Session(engine) as session, session.begin():
-        session.execute(update(DatasetVersion).values(deprecated_at=datetime.now(UTC), deprecated_by=person))
+        session.execute(update(DatasetVersionRow).values(deprecated_at=datetime.now(UTC), deprecated_by=person))
     with nullcontext() if person is None else pytest.raises(DeniedError, match="is deprecated by ada"):
         register_snapshot(engine, name="p", uri="file:///new", manifest=manifest(), created_by="run 2")
     found = find_dataset(engine, "p", version)

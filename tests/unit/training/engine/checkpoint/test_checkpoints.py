@@ -20,7 +20,7 @@ from training.engine.checkpoint.writer import MAX_FAILED_SAVES
 from training.errors import LeaseLostError, NoUsableCheckpointError, SpecError, UnavailableError
 from training.runtime.context import StageContext
 from training.store.leases import Lease
-from training.store.reachability import Rules
+from training.store.reachability import KeepRules
 
 META = {"step": 1, "epoch": 0}
 
@@ -258,7 +258,7 @@ def test_names_of_a_runs_earlier_training_give_way_to_those_of_the_training_that
 
 
 def test_collected_training_resumes_from_a_kept_checkpoint(bench: LoopBench) -> None:
-    rules = Rules(runs=timedelta(days=1), attempts=timedelta(days=1), grace=timedelta(0))
+    rules = KeepRules(runs=timedelta(days=1), attempts=timedelta(days=1), grace=timedelta(0))
     checkpoints = bench.checkpoints(bench.context(), keep=1)
     for epoch in range(1, 9):
         checkpoints.save(state(float(epoch)), {**meta(epoch), "epoch": epoch, "best_epoch": 2}, name=f"epoch_{epoch}")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import event
 
-from training.database.schema import LedgerDecision
+from training.database.schema import LedgerDecisionRow
 from training.errors import DeniedError
 from training.registry.ledger.ledger import AliasHolder, Entry, Ledger, ModelAliases, Move, decision_key
 
@@ -129,12 +129,12 @@ def test_the_newest_decision_of_a_long_history_is_read_with_one_page(ledger: Led
     long_history(ledger, 10)
     loaded: list[str] = []
 
-    def note(target: LedgerDecision, _context: object) -> None:
+    def note(target: LedgerDecisionRow, _context: object) -> None:
         loaded.append(target.version)
 
-    event.listen(LedgerDecision, "load", note)
+    event.listen(LedgerDecisionRow, "load", note)
     try:
         assert next(ledger.newest_first("m")).version == "10"
     finally:
-        event.remove(LedgerDecision, "load", note)
+        event.remove(LedgerDecisionRow, "load", note)
     assert loaded == ["10", "9", "8"]

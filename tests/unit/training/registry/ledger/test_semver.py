@@ -11,7 +11,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from training.database import connect
-from training.database.schema import ModelVersion
+from training.database.schema import ModelVersionRow
 from training.registry.ledger.ledger import Ledger
 from training.registry.ledger.semver import Recipe, semantic_version
 
@@ -75,8 +75,8 @@ def test_a_rule_with_a_pair_in_it_is_the_rule_that_comes_back_from_the_database(
 def test_what_a_version_was_made_of_is_kept_and_the_database_refuses_a_second_one_of_its_name(empty_database: str) -> None:
     semantic_version("m", "w1", FIRST, empty_database)
     with Session(connect(empty_database)) as session:
-        row = session.scalars(select(ModelVersion)).one()
+        row = session.scalars(select(ModelVersionRow)).one()
         assert (row.framework, row.snapshot_digest, row.code_version) == (FIRST.framework, "s1", "c1")
-        values = {column.name: getattr(row, column.name) for column in ModelVersion.__table__.columns if column.name != "id"}
+        values = {column.name: getattr(row, column.name) for column in ModelVersionRow.__table__.columns if column.name != "id"}
     with pytest.raises(IntegrityError), Session(connect(empty_database)) as session, session.begin():
-        session.add(ModelVersion(**{**values, "weights_digest": "w2"}))
+        session.add(ModelVersionRow(**{**values, "weights_digest": "w2"}))

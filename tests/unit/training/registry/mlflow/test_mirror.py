@@ -15,7 +15,7 @@ from tests.unit.training.registry.scenes import at_once, decide_on, seats
 from training.errors import DeniedError, UnavailableError
 from training.registry.ledger import ledger as ledger_module
 from training.registry.ledger.decisions import answer_request, roll_back, settle_canary
-from training.registry.ledger.findings import Findings
+from training.registry.ledger.findings import RecordedFindings
 from training.registry.ledger.ledger import Ledger
 from training.registry.mlflow import mirror as mirror_module
 from training.registry.mlflow.mirror import differences, mirror
@@ -174,7 +174,7 @@ def test_a_champion_that_is_nowhere_any_more_is_a_finding_with_its_weights_and_t
     expected = [("alias champion", "version 1.50.0 (weights w50)")]
     assert [(found.what, found.expected) for found in differences(ledger, store, name)] == expected
     mirror(ledger, store, name)
-    (finding,) = Findings(ledger.database_url).open(name)
+    (finding,) = RecordedFindings(ledger.database_url).open(name)
     assert finding.kind == "missing"
     assert "version 1.50.0 (weights w50), is not in MLflow and cannot be registered again: [registry.rebuild]" in finding.words
     assert [(found.what, found.expected) for found in differences(ledger, store, name)] == expected
@@ -285,7 +285,7 @@ def test_a_writer_that_dies_after_a_late_write_leaves_a_note_and_the_next_one_se
     assert ledger.unmirrored(model) == {model: 0}, "the note of the dead writer"
     assert aliases(registry, model) == ("1", None)
     mirror(ledger, store, model)
-    assert (aliases(registry, model), Findings(ledger.database_url).open(model)) == (("2", None), [])
+    assert (aliases(registry, model), RecordedFindings(ledger.database_url).open(model)) == (("2", None), [])
     assert ledger.unmirrored(model) == {model: 0}, "it may be alive, and write once more"
     monkeypatch.setattr(ledger_module, "ABANDONED_AFTER", timedelta(0))
     mirror(ledger, store, model)

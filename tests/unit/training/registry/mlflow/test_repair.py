@@ -14,7 +14,7 @@ from tests.unit.training.registry.registered import registered
 from tests.unit.training.registry.scenes import decide_on
 from training.engine.tracking.mlflow_journal import ID_TAG
 from training.errors import NightshiftError, UnavailableError
-from training.registry.ledger.findings import Findings
+from training.registry.ledger.findings import RecordedFindings
 from training.registry.ledger.ledger import Ledger
 from training.registry.mlflow import repair
 from training.registry.mlflow.repair import repair_models
@@ -58,7 +58,7 @@ def test_a_version_that_nothing_has_any_more_leaves_its_model_without_a_champion
     decide_on(ledger, 5, model=models[1])
     repair_models(store, ledger, forget_before=None).check()
     assert aliases(registry, models) == [{"champion": "1"}, {}, {"champion": "1"}]
-    assert [(found.model, found.kind) for found in Findings(ledger.database_url).to_announce()] == [(models[1], "missing")]
+    assert [(found.model, found.kind) for found in RecordedFindings(ledger.database_url).to_announce()] == [(models[1], "missing")]
 
 
 @pytest.mark.parametrize(

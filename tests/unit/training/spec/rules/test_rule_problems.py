@@ -9,7 +9,7 @@ import pytest
 
 from training.spec.descriptors.families import FAMILIES
 from training.spec.reader.loader import SECTIONS
-from training.spec.rules.rule_problems import Finding, Rule, findings
+from training.spec.rules.rule_problems import Rule, Violation, findings
 from training.spec.rules.sections import RULES
 from training.spec.rules.unused_keys import EFFECTS
 
@@ -22,11 +22,11 @@ def test_each_parameter_of_a_rule_is_a_section(rule: Rule) -> None:
 
 
 def test_a_rule_that_looks_at_a_broken_section_is_left_out_and_the_others_speak() -> None:
-    def of_one(data: str) -> Iterator[Finding]:
-        yield Finding(("data",), "one", data)
+    def of_one(data: str) -> Iterator[Violation]:
+        yield Violation(("data",), "one", data)
 
-    def of_two(train: str, data: str) -> Iterator[Finding]:
-        yield Finding(("train",), "two", train + data)
+    def of_two(train: str, data: str) -> Iterator[Violation]:
+        yield Violation(("train",), "two", train + data)
 
     assert [finding.message for finding in findings((of_two, of_one), {"data": "d"})] == ["d"]
     assert [finding.message for finding in findings((of_two, of_one), {"data": "d", "train": "t", "name": "n"})] == ["td", "d"]

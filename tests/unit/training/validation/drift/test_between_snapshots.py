@@ -20,7 +20,7 @@ from training.spec.sections.drift import Drift
 from training.validation.all_checks import _named
 from training.validation.columns.profiles import Tables, counts_of, tables_of, to_json
 from training.validation.columns.statistics import profile
-from training.validation.drift.between_snapshots import ColumnDrift, Comparison
+from training.validation.drift.between_snapshots import ColumnDrift, SnapshotComparison
 from training.validation.drift.limits import Earlier, compare
 from training.validation.results import CheckResult
 
@@ -45,7 +45,7 @@ def compared(
     assert tables is not None
     earlier = Earlier(names=("previous",), as_of="2026-01-01", tables=tables)
     counts, named = counted(folder / "now", now, _named([earlier], "t"))
-    comparison = Comparison(words=earlier.words, as_of=earlier.as_of)
+    comparison = SnapshotComparison(words=earlier.words, as_of=earlier.as_of)
     checks = compare(earlier, comparison, "t", counts, named, rules or Drift())
     return comparison.tables["t"], checks
 

@@ -15,7 +15,7 @@ from tests.unit.training.evaluation.model_files import model_folder
 from tests.unit.training.registry.scenes import decide_on
 from training.errors import DataError
 from training.registry.ledger.decisions import find_version, holder_of
-from training.registry.ledger.findings import Findings
+from training.registry.ledger.findings import RecordedFindings
 from training.registry.ledger.ledger import Ledger
 from training.registry.ledger.version_weights import noted
 from training.registry.mlflow import restoring
@@ -75,7 +75,7 @@ class Scene:
         return load_verified(f"models:/{self.model}@champion", digest=holder.artifact_digest)
 
     def kinds(self) -> list[str]:
-        return [finding.kind for finding in Findings(self.ledger.database_url).open(self.model)]
+        return [finding.kind for finding in RecordedFindings(self.ledger.database_url).open(self.model)]
 
     def source(self) -> str:
         return str(self.client.get_model_version_by_alias(self.model, "champion").source)
