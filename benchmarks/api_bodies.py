@@ -77,7 +77,7 @@ async def measured(repeats: int) -> int:
     from httpx import ASGITransport, AsyncClient
 
     from nightshift.api.application import app
-    from nightshift.api.bodies import MAX_BODY_BYTES
+    from nightshift.api.request_body import MAX_BODY_BYTES
 
     initdb()
     create_auth_manager()

@@ -9,10 +9,10 @@ import os
 import sys
 from collections.abc import Callable
 
-from devstack import lifecycle, status, stopping
+from devstack import lifecycle, shutdown, status
+from devstack.dag_pausing import end_signals_raise
 from devstack.environment import shell_lines
-from devstack.nights import parse_conf, parse_day
-from devstack.switching import end_signals_raise
+from devstack.next_night import parse_conf, parse_day
 from nightshift.settings import Settings
 from training.errors import NightshiftError
 
@@ -50,7 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(settings: Settings, options: argparse.Namespace) -> int:
-    from devstack.night import run_night
+    from devstack.run_command import run_night
 
     return run_night(settings, options.pipeline, night=options.night, force=options.force, say=say, overrides=options.conf)
 
@@ -69,18 +69,18 @@ def _start(settings: Settings, _options: argparse.Namespace) -> int:
 
 
 def _stop(settings: Settings, _options: argparse.Namespace) -> int:
-    stopping.stop(settings.home, say)
+    shutdown.stop(settings.home, say)
     say("stopped")
     return 0
 
 
 def _status(settings: Settings, _options: argparse.Namespace) -> int:
     say(status.report(settings))
-    return 0 if stopping.running(settings.home) else 3
+    return 0 if shutdown.running(settings.home) else 3
 
 
 def _follow(settings: Settings, options: argparse.Namespace) -> int:
-    from devstack.night import follow_run
+    from devstack.run_command import follow_run
 
     return follow_run(settings, options.pipeline, options.run_id, say=say)
 

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from devstack.nights import RUN_ID_PREFIX
+from devstack.next_night import RUN_ID_PREFIX
 
 if TYPE_CHECKING:
     from devstack.airflow_api import AirflowApi

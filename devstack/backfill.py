@@ -13,14 +13,14 @@ from typing import Final
 from zoneinfo import ZoneInfo
 
 from devstack.airflow_api import AirflowApi
-from devstack.keeping import Keeper
+from devstack.dag_pausing import switched_on
 from devstack.lifecycle import api, start
-from devstack.night import Say, checked_spec, past_runs, run_one, wait_parsed, written_at
-from devstack.nights import BadDayError, next_night
-from devstack.noted_places import require_noted_places
-from devstack.stopping import stopped_services_named
-from devstack.summary import number, stage_result
-from devstack.switching import switched_on
+from devstack.next_night import BadDayError, next_night
+from devstack.run_command import Say, checked_spec, past_runs, run_one, wait_parsed, written_at
+from devstack.run_summary import number, stage_result
+from devstack.service_restarts import Keeper
+from devstack.shutdown import stopped_services_named
+from devstack.sources_file import require_noted_places
 from nightshift.settings import Settings
 from training.errors import shown
 from training.registry.ledger.ledger import Ledger

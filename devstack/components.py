@@ -69,7 +69,7 @@ def note_database_is_current(settings: Settings) -> None:
 
 
 def _in_drafts(databases: list[Path], command: tuple[str, ...]) -> tuple[str, ...]:
-    return (sys.executable, "-m", "devstack.drafts", *map(str, databases), "--", *command)
+    return (sys.executable, "-m", "devstack.sqlite_migration", *map(str, databases), "--", *command)
 
 
 def _mlflow(settings: Settings) -> list[Component]:

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Final
 
-from devstack.announcing import Awaited
 from devstack.environment import environment, shop_root
+from devstack.wait_messages import Awaited
 from nightshift.settings import Settings
 from training.errors import NightshiftError
 from training.spec import PipelineSpec, partitions

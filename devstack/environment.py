@@ -18,11 +18,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
+from devstack.alerts_file import noted_alerts
 from devstack.locking import locked
-from devstack.noted_alerts import noted_alerts
 from nightshift.json_files import read_object
 from nightshift.settings import Settings
-from nightshift.sources import noted_places
+from nightshift.source_uris import noted_places
 from training.errors import DeniedError, NightshiftError, shown
 from training.installation import MODEL_PATH, PLACEHOLDER_RULE, PYTHON_PATH, Variable, is_place_name
 

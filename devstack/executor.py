@@ -22,8 +22,8 @@ from airflow.utils.session import create_session
 from airflow.utils.state import TaskInstanceState
 from sqlalchemy import select, update
 
-from devstack.idle_wait import IdleWait
 from devstack.processes import SERVICE
+from devstack.scheduler_wakeup import IdleWait
 from devstack.workers import Worker
 from nightshift.airflow_ext.preloading import preload
 from training.process.running_time import AwakeClock

@@ -14,19 +14,19 @@ from typing import Final
 import httpx
 
 from devstack.airflow_api import AirflowApi
-from devstack.announcing import Awaited
 from devstack.components import components, note_database_is_current, ports
+from devstack.dag_pausing import pause_leftovers
 from devstack.environment import USERNAME, airflow_url, credentials, environment, prepare_home
 from devstack.locking import START_LOCK, locked
-from devstack.noted_places import note_places
-from devstack.places import require_home, require_places
 from devstack.ports import require_free
 from devstack.processes import MARK, ProcessMark, wait_gone
 from devstack.service_environment import digests
-from devstack.state import ServicesState, forget_stop, is_stop_noted, read_state
-from devstack.stopping import UNREACHABLE, end_leftovers, running, serving, stop, stopped_services_named
+from devstack.shutdown import UNREACHABLE, end_leftovers, running, serving, stop, stopped_services_named
+from devstack.sources_file import note_places
+from devstack.storage_check import require_home, require_places
 from devstack.supervisor import GRACE_SECONDS, Supervisor
-from devstack.switching import pause_leftovers
+from devstack.supervisor_state import ServicesState, forget_stop, is_stop_noted, read_state
+from devstack.wait_messages import Awaited
 from nightshift.settings import Settings
 from training.errors import NightshiftError, UnavailableError
 

@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from devstack.alerts_file import SIGNING_KEY, webhooks_of
 from devstack.environment import airflow_settings, environment
-from devstack.noted_alerts import SIGNING_KEY, webhooks_of
 from devstack.processes import MARK
 from nightshift.execution.stage_environment import OF_MLFLOW, OF_TRAININGS
 from nightshift.settings import Settings

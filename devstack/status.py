@@ -10,8 +10,8 @@ import psutil
 
 from devstack.environment import APPROVER, USERNAME, airflow_url, credentials, owns_mlflow
 from devstack.processes import ProcessId, marked
-from devstack.state import ComponentState
-from devstack.stopping import running
+from devstack.shutdown import running
+from devstack.supervisor_state import ComponentState
 from nightshift.settings import Settings
 
 MIB = 1024 * 1024

@@ -21,7 +21,7 @@ from types import FrameType
 from typing import Final
 
 from devstack.processes import MARK, ProcessId, ProcessMark, kill_all, marked_by, wait_gone
-from devstack.state import ComponentState, ServicesState, remove_state, take_lock
+from devstack.supervisor_state import ComponentState, ServicesState, remove_state, take_lock
 from training.errors import NightshiftError
 
 logger = logging.getLogger(__name__)

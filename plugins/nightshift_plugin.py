@@ -10,7 +10,7 @@ from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
 
-from nightshift.airflow_ext import missing_pools, run_notes
+from nightshift.airflow_ext import pool_creation, run_notes
 from nightshift.airflow_ext.deadlines import TimeOfDayDeadline
 from nightshift.airflow_ext.preloading import is_parsing_process, preload
 from nightshift.airflow_ext.single_writer import SingleWriter
@@ -25,7 +25,7 @@ class NightshiftPlugin(AirflowPlugin):
     timetables = [CronTimetable]  # noqa: RUF012 - Airflow reads a list
     deadline_references = [TimeOfDayDeadline]  # noqa: RUF012 - as above
     fastapi_apps = [{"app": app, "url_prefix": "/nightshift", "name": "Nightshift"}]  # noqa: RUF012 - as above
-    listeners = [run_notes, missing_pools]  # noqa: RUF012 - as above
+    listeners = [run_notes, pool_creation]  # noqa: RUF012 - as above
     fastapi_root_middlewares = [{"middleware": SingleWriter, "args": [], "kwargs": {}, "name": "Nightshift: one writer"}]  # noqa: RUF012 - as above
 
     @classmethod

@@ -28,7 +28,7 @@ import psutil
 
 from devstack.environment import airflow_home
 from devstack.processes import MARK
-from devstack.state import read_state
+from devstack.supervisor_state import read_state
 from tests.chaos.disturbances import MOMENTS, STARTING, TRAINING, Action, Disturbance, ProcessRow, Role, disturbed_nights, roles_of
 from tests.integration.installation import ROOT, Installation
 from training.errors import NightshiftError

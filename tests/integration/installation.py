@@ -19,9 +19,9 @@ from devstack.airflow_api import AirflowApi
 from devstack.environment import USERNAME, credentials
 from devstack.lifecycle import api
 from devstack.processes import ProcessId, marked, marked_by_home
+from devstack.run_summary import stage_result
 from devstack.shop import write_day
-from devstack.state import read_state
-from devstack.summary import stage_result
+from devstack.supervisor_state import read_state
 from nightshift.settings import Settings
 from training.contracts import StageResult
 from training.errors import UnavailableError

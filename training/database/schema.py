@@ -133,7 +133,7 @@ class RegistryFindingRow(Base):
     model: Mapped[str] = mapped_column(String(63), index=True)
     alias: Mapped[str] = mapped_column(String(32))
     kind: Mapped[str] = mapped_column(String(32))
-    """See `training.registry.ledger.findings.Kind`."""
+    """See `training.registry.ledger.alias_findings.Kind`."""
     served: Mapped[str] = mapped_column(String(64))
     """Digest of the weights that the alias served; empty: none, or weights that the ledger does not know."""
     words: Mapped[str] = mapped_column(Text)

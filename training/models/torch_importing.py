@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save
 
 from training.engine.checkpoint.chunks import ChunkedEntry
-from training.engine.checkpoint.importing import check_tensors, read_header, whole_tensor
+from training.engine.checkpoint.safetensors_import import check_tensors, read_header, whole_tensor
 from training.errors import DataError
 from training.models.base import FitResult, ImportedArtifact
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from training.errors import DeniedError, UnavailableError
+from training.registry.ledger.alias_findings import RecordedFindings
 from training.registry.ledger.decisions import roll_back
-from training.registry.ledger.findings import RecordedFindings
 from training.registry.ledger.ledger import Ledger
 from training.runtime.lazy_imports import MLFLOW_DEFERRED, lean_imports
 from training.store import Store

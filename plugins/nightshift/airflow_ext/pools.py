@@ -1,6 +1,6 @@
 """Airflow's pools, one per resource: how many tasks of a kind run at once, over all pipelines.
 
-`missing_pools` makes them.
+`pool_creation` makes them.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ logger = logging.getLogger("nightshift.airflow_ext.run_notes")
 
 RETURN_VALUE: Final = "return_value"
 FAILURE: Final = "failure"
-"""Key in XCom of what a failed try said: `operators.failures` writes it."""
+"""Key in XCom of what a failed try said: `operators.failure_message` writes it."""
 ASKED_BY: Final = "asked_by"
 """Key in XCom of the run that an approval was asked for: `operators.approval` writes it."""
 MAX_CHARS: Final = 1000

@@ -9,7 +9,7 @@ from airflow.timetables.base import DagRunInfo, DataInterval, TimeRestriction, T
 from airflow.timetables.trigger import CronTriggerTimetable
 from pendulum import instance
 
-from nightshift.airflow_ext.holds import is_held
+from nightshift.airflow_ext.schedule_hold import is_held
 from training.contracts import JsonValue
 from training.spec.schedule.instants import last_slot, next_slot
 
@@ -40,7 +40,7 @@ class CronTimetable(CronTriggerTimetable):
         """Begin a night at each slot of `cron`, in the wall clock of `timezone`.
 
         Args:
-            pipeline: the DAG's id; none starts by schedule while `nightshift.airflow_ext.holds` holds it.
+            pipeline: the DAG's id; none starts by schedule while `nightshift.airflow_ext.schedule_hold` holds it.
         """
         super().__init__(cron, timezone=timezone, interval=interval, run_immediately=run_immediately)
         self._pipeline = pipeline

@@ -21,7 +21,7 @@ from airflow.models import DagModel
 from fastapi import Depends, HTTPException, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
-from nightshift.api import rates
+from nightshift.api import rate_limit
 from nightshift.api.problems import RETRY_AFTER
 from nightshift.queries.runs import has_pipeline
 from training.errors import DeniedError
@@ -111,10 +111,10 @@ async def authenticated(request: Request) -> Access:
         raise DeniedError("access.unauthenticated", "the request has no valid token", hint=_BEARER_HINT) from err
     token = bearer.credentials if bearer is not None else request.cookies.get(COOKIE_NAME_JWT_TOKEN, "")
     found = Access(user, _expiry(token))
-    if not rates.RATES.take(found.name, per_minute := rates.RATE.read()):
+    if not rate_limit.RATES.take(found.name, per_minute := rate_limit.RATE.read()):
         message = f"{found.name} has sent more than {per_minute:,} requests in a minute"
         hint = "wait as long as Retry-After says; NIGHTSHIFT_API_RATE sets the limit"
-        raise DeniedError("request.rate", message, hint=hint, details={RETRY_AFTER: rates.RATES.wait_seconds(per_minute)})
+        raise DeniedError("request.rate", message, hint=hint, details={RETRY_AFTER: rate_limit.RATES.wait_seconds(per_minute)})
     if bearer is None and request.method != "GET" and not _is_of_own_page(request):
         message = "a page of another server may have sent the request with a browser's cookie"
         raise DeniedError("request.origin", message, hint=_BEARER_HINT)

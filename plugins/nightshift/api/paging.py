@@ -9,7 +9,7 @@ from typing import Annotated, Final, TypeVar
 
 from fastapi import Query
 
-from nightshift.queries.records import Page
+from nightshift.queries.schemas import Page
 from training.errors import DeniedError, shown
 
 Item = TypeVar("Item")

@@ -15,9 +15,9 @@ from fastapi.routing import APIRoute
 from starlette.requests import ClientDisconnect
 
 from nightshift.api.access import authenticated
-from nightshift.api.bodies import parsed
 from nightshift.api.problems import API_PREFIX, SAFE_HEADERS
-from nightshift.queries.records import RunSummary
+from nightshift.api.request_body import parsed
+from nightshift.queries.schemas import RunSummary
 from training.contracts import canonical_json, sha256_hex
 
 logger = logging.getLogger("nightshift.api")

@@ -15,18 +15,18 @@ import argparse
 import sys
 import time
 
-from nightshift.client.asking import describe_asking, print_json
 from nightshift.client.client import POLL_SECONDS, Client, airflow_path
 from nightshift.client.login import PASSWORD_KEYS, USERNAME
-from nightshift.queries.questions import ASK
-from nightshift.queries.records import ApprovalAnswer
+from nightshift.client.query_command import describe_server_command, print_json
+from nightshift.queries.approval_question import ASK
+from nightshift.queries.schemas import ApprovalAnswer
 from training.errors import DeniedError
 from training.registry.ledger.decisions import VERSION_NAMES
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the command line."""
-    describe_asking(parser, _answer, f'{parser.prog} search_ranking 1.3.0 --reason "seen with Eve"', __doc__)
+    describe_server_command(parser, _answer, f'{parser.prog} search_ranking 1.3.0 --reason "seen with Eve"', __doc__)
     parser.add_argument("model", help="name of a model")
     parser.add_argument("version", help=f"of the candidate: {VERSION_NAMES}")
     parser.add_argument("--reason", "--note", dest="note", default="", metavar="TEXT", help="stored in the ledger")

@@ -22,10 +22,10 @@ from typing import Any, Final
 from urllib.parse import quote
 from zoneinfo import ZoneInfo
 
-from nightshift.client.asking import describe_asking, print_json
 from nightshift.client.client import Client
+from nightshift.client.query_command import describe_server_command, print_json
 from nightshift.client.runs_command import add_set_option, overrides_of
-from nightshift.queries.records import Run
+from nightshift.queries.schemas import Run
 from training.contracts import canonical_json, sha256_hex
 from training.errors import DeniedError
 from training.sanitizing import for_terminal
@@ -36,7 +36,7 @@ FAILED: Final = "failed"
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the command line."""
-    describe_asking(parser, _backfill, "nightshift backfill search_ranking --from 2026-02-10 --to 2026-02-12", __doc__)
+    describe_server_command(parser, _backfill, "nightshift backfill search_ranking --from 2026-02-10 --to 2026-02-12", __doc__)
     parser.add_argument("pipeline", help="name of a pipeline")
     parser.add_argument("--from", dest="first", type=date.fromisoformat, required=True, metavar="DAY", help="first day, 2026-02-01")
     parser.add_argument("--to", dest="last", type=date.fromisoformat, required=True, metavar="DAY", help="last day")

@@ -23,20 +23,20 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from nightshift.client.asking import describe_reading, print_json, print_lines
 from nightshift.client.client import Client
+from nightshift.client.query_command import describe_query_command, print_json, print_lines
 from nightshift.queries.checkpoints import checkpoint_of
-from nightshift.queries.records import SavedCheckpoint
+from nightshift.queries.schemas import SavedCheckpoint
 from training.command_line import describe
 from training.engine.checkpoint.catalog import NEWEST, SOURCE, Listing, instant_of, listings, named, opened, requests, restorable
-from training.engine.checkpoint.export import export
-from training.engine.checkpoint.importing import imported
+from training.engine.checkpoint.safetensors_export import export
+from training.engine.checkpoint.safetensors_import import imported
 from training.errors import Problem, SpecError, shown
 from training.store import Store, installed_store
 from training.store.addresses import StoreUri
 
 if TYPE_CHECKING:
-    from nightshift.client.asking import Reader
+    from nightshift.client.query_command import Reader
 
 _FOLDER: Final = re.compile(r"(?!\.)[^/\x00-\x1f\x7f]{1,250}")
 NAMES: Final = "epoch_3 or 3, step_400, best, newest"
@@ -47,7 +47,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.description = __doc__
     add = parser.add_subparsers(required=True, metavar="{list,export,restore,import}").add_parser
     listed = add("list", help="checkpoints of a pipeline's trainings")
-    describe_reading(listed, _list, "nightshift checkpoints list search_ranking", local_options=["store"])
+    describe_query_command(listed, _list, "nightshift checkpoints list search_ranking", local_options=["store"])
     listed.add_argument("pipeline", metavar="PIPELINE", help="name of a pipeline")
     listed.add_argument("run", nargs="?", metavar="RUN", help="id of a run; absent: all runs (of a server: those that Airflow has)")
     written = add("export", help="write a checkpoint's tensors to a file of safetensors")

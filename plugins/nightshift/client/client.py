@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from nightshift.client.metric_stream import EVENTS, SILENT_SECONDS, StreamRefusedError, points_of
-from nightshift.queries.records import (
+from nightshift.queries.schemas import (
     ApprovalAnswer,
     DatasetDetails,
     DatasetVersion,

@@ -17,9 +17,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from nightshift.client.asking import describe_asking, print_json, print_table
 from nightshift.client.client import Client
-from nightshift.queries.records import ComparedSide, ComparedSlice, PairedGain, SideBySide
+from nightshift.client.query_command import describe_server_command, print_json, print_table
+from nightshift.queries.schemas import ComparedSide, ComparedSlice, PairedGain, SideBySide
 from training.format import NOTHING, brief
 from training.sanitizing import for_terminal
 
@@ -29,7 +29,7 @@ MIB = 2**20
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the command line."""
-    describe_asking(parser, _compare, "nightshift compare search_ranking@1 search_ranking@1.0.1", __doc__)
+    describe_server_command(parser, _compare, "nightshift compare search_ranking@1 search_ranking@1.0.1", __doc__)
     for name in ("a", "b"):
         parser.add_argument(name, metavar=name.upper(), help="MODEL@VERSION (semantic version, digest or number), or PIPELINE:RUN_ID")
 

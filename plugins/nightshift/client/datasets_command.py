@@ -19,12 +19,12 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from nightshift.client.asking import describe_reading, print_json, print_lines
 from nightshift.client.client import Client
-from nightshift.queries.records import DatasetDetails, DatasetVersion
+from nightshift.client.query_command import describe_query_command, print_json, print_lines
+from nightshift.queries.schemas import DatasetDetails, DatasetVersion
 
 if TYPE_CHECKING:
-    from nightshift.client.asking import Reader
+    from nightshift.client.query_command import Reader
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -32,13 +32,13 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.description = __doc__
     add = parser.add_subparsers(required=True, metavar="{list,show,deprecate}").add_parser
     listing = add("list", help="the versions of a pipeline's data, the newest first")
-    describe_reading(listing, _list, "nightshift datasets list search_ranking")
+    describe_query_command(listing, _list, "nightshift datasets list search_ranking")
     listing.add_argument("pipeline", nargs="?", help="name of a pipeline; absent: all")
     show = add("show", help="one version")
-    describe_reading(show, _show, "nightshift datasets show search_ranking 0a1b2c3d4e5f6071", local_options=["store"])
+    describe_query_command(show, _show, "nightshift datasets show search_ranking 0a1b2c3d4e5f6071", local_options=["store"])
     mark = add("deprecate", help="mark a version, so that new runs refuse it; nothing is deleted")
     example = 'nightshift datasets deprecate search_ranking 0a1b2c3d4e5f6071 --reason "wrong prices"'
-    describe_reading(mark, _deprecate, example, local_options=["by"])
+    describe_query_command(mark, _deprecate, example, local_options=["by"])
     for command in (show, mark):
         command.add_argument("pipeline", help="name of a pipeline")
         command.add_argument("version", help="16 hexadecimal digits, as `list` shows them, or the whole digest")

@@ -14,7 +14,7 @@ from sqlalchemy import Engine
 from nightshift.mlflow_account import laptop_variables
 from nightshift.queries import models
 from nightshift.queries.datasets import record_of
-from nightshift.queries.records import DatasetDetails, DatasetVersion, DecisionSummary, Model, ModelDetails, ModelVersion, StageOrder
+from nightshift.queries.schemas import DatasetDetails, DatasetVersion, DecisionSummary, Model, ModelDetails, ModelVersion, StageOrder
 from nightshift.settings import Settings
 from training.database import connect
 from training.database.datasets import columns_of, datasets, deprecate, find_dataset

@@ -21,9 +21,9 @@ from collections.abc import Iterator
 from typing import Final, TypedDict
 from urllib.parse import quote
 
-from nightshift.client.asking import describe_asking
 from nightshift.client.client import ENDED, POLL_SECONDS, Client, airflow_path
-from nightshift.queries.records import Run, StageRun
+from nightshift.client.query_command import describe_server_command
+from nightshift.queries.schemas import Run, StageRun
 from training.command_line import number_from
 from training.contracts import JsonObject
 from training.errors import DeniedError, shown
@@ -47,7 +47,7 @@ class LogRecord(TypedDict, total=False):
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the command line."""
-    describe_asking(parser, _logs, "nightshift logs search_ranking:night-2026-02-01 train", __doc__)
+    describe_server_command(parser, _logs, "nightshift logs search_ranking:night-2026-02-01 train", __doc__)
     parser.add_argument("id", metavar="PIPELINE:RUN_ID", help="as `nightshift runs list` shows it")
     parser.add_argument("stage", nargs="?", metavar="STAGE", help="a stage, or resolve or wait")
     which = parser.add_mutually_exclusive_group()

@@ -8,7 +8,7 @@ from typing import Final
 
 import httpx
 
-from nightshift.queries.records import MetricPage, MetricPoint
+from nightshift.queries.schemas import MetricPage, MetricPoint
 from training.errors import UnavailableError
 
 SILENT_SECONDS: Final = 15.0

@@ -16,15 +16,15 @@ import sys
 import webbrowser
 from urllib.parse import quote
 
-from nightshift.client.asking import describe_asking, print_json
 from nightshift.client.client import Client
+from nightshift.client.query_command import describe_server_command, print_json
 from nightshift.settings import Settings
 from training.installation import TRACKING
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the command line."""
-    describe_asking(parser, _open, "nightshift open search_ranking:night-2026-02-01", __doc__)
+    describe_server_command(parser, _open, "nightshift open search_ranking:night-2026-02-01", __doc__)
     parser.add_argument("name", metavar="NAME", help="PIPELINE:RUN_ID, a model or a pipeline")
     parser.add_argument("--print", action="store_true", help="print the address, and open nothing")
 

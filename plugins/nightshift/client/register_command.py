@@ -19,8 +19,8 @@ import math
 from collections.abc import Sequence
 from typing import Final, get_args
 
-from nightshift.client.asking import describe_asking
 from nightshift.client.client import Client
+from nightshift.client.query_command import describe_server_command
 from nightshift.client.runs_command import add_data_options, add_start_options, started
 from training.contracts import JsonValue
 from training.errors import Problem, SpecError, shown
@@ -36,7 +36,7 @@ OF_THE_BODY: Final = {
 def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the command line."""
     example = "nightshift register search_ranking s3://models/ranker/17/model.ubj --format xgboost_json --version 17"
-    describe_asking(parser, _register, example, __doc__)
+    describe_server_command(parser, _register, example, __doc__)
     parser.add_argument("pipeline", help="name of the pipeline whose data, evaluation and gates judge the model")
     parser.add_argument("artifact", metavar="ARTIFACT", help="URI of the file")
     parser.add_argument("--format", required=True, choices=get_args(Format), help="xgboost_json is XGBoost's own JSON or UBJ")

@@ -16,22 +16,22 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from nightshift.client.asking import describe_reading, print_json
 from nightshift.client.client import ENDED, POLL_SECONDS, Client, airflow_path
+from nightshift.client.query_command import describe_query_command, print_json
 from nightshift.client.show_command import holder_words, version_words
-from nightshift.queries.records import ModelDetails, ModelVersion, StageOrder
+from nightshift.queries.schemas import ModelDetails, ModelVersion, StageOrder
 from training.errors import DeniedError
 from training.registry.ledger.decisions import VERSION_NAMES, champions
 from training.spec.scalar_types import free_text_fault
 
 if TYPE_CHECKING:
-    from nightshift.client.asking import Reader
+    from nightshift.client.query_command import Reader
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the command line."""
     example = 'nightshift rollback search_ranking --reason "complaints since Monday"'
-    describe_reading(parser, _rollback, example, __doc__, local_options=["by"])
+    describe_query_command(parser, _rollback, example, __doc__, local_options=["by"])
     parser.add_argument("model", help="name of a model")
     parser.add_argument("--to", metavar="VERSION", help=f"{VERSION_NAMES}; absent: the champion before this one")
     parser.add_argument("--reason", required=True, help="stored in the ledger")

@@ -26,9 +26,9 @@ from datetime import datetime
 from itertools import islice
 from typing import Any, Final
 
-from nightshift.client.asking import describe_asking, print_json, print_lines
 from nightshift.client.client import Client
-from nightshift.queries.records import Run, StageRun
+from nightshift.client.query_command import describe_server_command, print_json, print_lines
+from nightshift.queries.schemas import Run, StageRun
 from training.command_line import number_from
 from training.contracts import JsonObject
 from training.errors import Problem, SpecError, shown
@@ -44,22 +44,22 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.description = __doc__
     add = parser.add_subparsers(required=True, metavar="{list,show,metrics,start,restore}").add_parser
     listing = add("list", help="the newest runs first")
-    describe_asking(listing, _list, "nightshift runs list search_ranking --state failed")
+    describe_server_command(listing, _list, "nightshift runs list search_ranking --state failed")
     listing.add_argument("pipeline", nargs="?", help="name of a pipeline; absent: all")
     listing.add_argument("--state", choices=("queued", "running", "success", "failed"), help="only runs in this state")
     listing.add_argument("--limit", type=number_from(1), default=LIMIT, help=f"how many at most; default {LIMIT}")
     show = add("show", help="one run with its stages")
-    describe_asking(show, _show, "nightshift runs show search_ranking:night-2026-02-01")
+    describe_server_command(show, _show, "nightshift runs show search_ranking:night-2026-02-01")
     show.add_argument("id", metavar="PIPELINE:RUN_ID", help="as `list` shows it")
     metrics = add("metrics", help="metrics of a run's training, also while it trains")
-    describe_asking(metrics, _metrics, "nightshift runs metrics search_ranking:night-2026-02-01 --follow")
+    describe_server_command(metrics, _metrics, "nightshift runs metrics search_ranking:night-2026-02-01 --follow")
     metrics.add_argument("id", metavar="PIPELINE:RUN_ID", help="as `list` shows it")
     trial = "of this trial of the study of the run, from 0, instead of its training"
     metrics.add_argument("--trial", type=number_from(0), metavar="N", help=trial)
     metrics.add_argument("--follow", action="store_true", help="print new points until the training has ended")
     metrics.add_argument("--after", metavar="ID", help="only points that follow the one with this id; --json shows ids")
     start = add("start", help="queue a run")
-    describe_asking(start, _start, "nightshift runs start search_ranking --as-of 2026-02-01 --set train.learning_rate=0.01")
+    describe_server_command(start, _start, "nightshift runs start search_ranking --as-of 2026-02-01 --set train.learning_rate=0.01")
     start.add_argument("pipeline", help="name of a pipeline")
     start.add_argument("--force", action="store_true", help="do the work of every stage again")
     add_data_options(start)
@@ -70,7 +70,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def declare_restore(parser: argparse.ArgumentParser) -> None:
     """Declare `nightshift restore`, which is also `nightshift runs restore`."""
-    describe_asking(parser, _restore, "nightshift restore search_ranking:night-2026-02-01 best --set train.epochs=5")
+    describe_server_command(parser, _restore, "nightshift restore search_ranking:night-2026-02-01 best --set train.epochs=5")
     parser.add_argument("id", metavar="PIPELINE:RUN_ID", help="run that saved the checkpoint, as `list` shows it")
     parser.add_argument("checkpoint", metavar="CHECKPOINT", help="epoch_3 or 3, step_400, best, newest; `checkpoints list` shows them")
     add_start_options(parser)

@@ -18,14 +18,14 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from nightshift.client.asking import describe_reading, print_json, print_lines
 from nightshift.client.client import Client
-from nightshift.queries.records import DecisionSummary, Holder, Model, ModelDetails, ModelVersion
+from nightshift.client.query_command import describe_query_command, print_json, print_lines
+from nightshift.queries.schemas import DecisionSummary, Holder, Model, ModelDetails, ModelVersion
 from training.registry.ledger.gate_outcomes import ReasonJson, verdict
 from training.sanitizing import for_terminal
 
 if TYPE_CHECKING:
-    from nightshift.client.asking import Reader
+    from nightshift.client.query_command import Reader
 
 COLUMNS: Final = ("decided (UTC)", "version", "outcome", "what moved", "by")
 INDENT: Final = "    "
@@ -35,7 +35,7 @@ LEAST_WIDTH: Final = 60
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the command line."""
-    describe_reading(parser, _show, "nightshift show search_ranking", __doc__)
+    describe_query_command(parser, _show, "nightshift show search_ranking", __doc__)
     parser.add_argument("model", nargs="?", help="name of a model; absent: champion and canary of each")
 
 

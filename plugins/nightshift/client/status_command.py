@@ -15,10 +15,10 @@ import argparse
 import sys
 from dataclasses import dataclass
 
-from nightshift.client.asking import describe_asking, print_json, print_table
 from nightshift.client.client import Client
+from nightshift.client.query_command import describe_server_command, print_json, print_table
 from nightshift.client.runs_command import print_run, time_words
-from nightshift.queries.records import Model, Pipeline, RunSummary
+from nightshift.queries.schemas import Model, Pipeline, RunSummary
 from training.format import NOTHING
 
 
@@ -33,7 +33,7 @@ class Standing:
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the command line."""
-    describe_asking(parser, _status, "nightshift status", __doc__)
+    describe_server_command(parser, _status, "nightshift status", __doc__)
     parser.add_argument("id", nargs="?", metavar="PIPELINE:RUN_ID", help="a run; absent: a line for each pipeline")
 
 

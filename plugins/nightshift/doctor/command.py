@@ -15,8 +15,8 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from nightshift.client.asking import add_options, print_json
 from nightshift.client.login import SERVER
+from nightshift.client.query_command import add_options, print_json
 from nightshift.doctor import cluster, machine, services, storage
 from nightshift.doctor.findings import Check, Finding, Installation, bad
 from nightshift.settings import Settings

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
-from nightshift.execution.outcomes import Action, StageEndedError, Verdict
+from nightshift.execution.attempt_end import Action, StageEndedError, Verdict
 from nightshift.resolved_run import ResolvedRun
 from nightshift.settings import Settings
 from nightshift.work import Work

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import IO, Final
 
 from nightshift.execution import gpus
+from nightshift.execution.attempt_end import Action, Ended, StageEndedError, Verdict, judge
 from nightshift.execution.backend import Backend, StageTask, keys_set, spec_environment
-from nightshift.execution.budget import Relaunches, next_relaunch, resumption
-from nightshift.execution.outcomes import Action, Ended, StageEndedError, Verdict, judge
+from nightshift.execution.relaunch_budget import Relaunches, next_relaunch, resumption
 from nightshift.execution.stage_environment import GRACE_SECONDS, stage_environment
 from nightshift.settings import Settings
 from training.contracts import JsonObject, StageRequest, StageResult

@@ -22,7 +22,7 @@ from nightshift.airflow_ext.run_notes import ASKED_BY
 from nightshift.execution.retries import TaskArguments
 from nightshift.operators.approval_state import AirflowAnswer, Person, note_answer, note_refusal, noted_answer, refusal
 from nightshift.operators.promotion import FollowOperator
-from nightshift.queries.questions import APPROVE, ASK, DECLINE, subject_words
+from nightshift.queries.approval_question import APPROVE, ASK, DECLINE, subject_words
 from nightshift.settings import Settings
 from training.contracts import JsonValue, RunIdentity, StageResult
 from training.errors import DeniedError, shown

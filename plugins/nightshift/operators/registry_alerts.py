@@ -28,7 +28,7 @@ def announce_findings(settings: Settings, *, run: str, model: str | None = None,
     Raises:
         UnavailableError: `database.unavailable`.
     """
-    from training.registry.ledger.findings import RecordedFindings
+    from training.registry.ledger.alias_findings import RecordedFindings
     from training.registry.ledger.ledger import Ledger
 
     ledger, findings = Ledger(settings.database_url), RecordedFindings(settings.database_url)

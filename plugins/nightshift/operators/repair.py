@@ -114,7 +114,7 @@ class RepairOperator(StageOperator):
 
     def _reason(self, context: Context, settings: Settings) -> str:
         """Return why MLflow has to be looked at, empty where it has not. Reads the ledger and the store; imports no MLflow."""
-        from training.registry.ledger.findings import RecordedFindings
+        from training.registry.ledger.alias_findings import RecordedFindings
         from training.registry.ledger.ledger import Ledger
 
         ledger, bucket = Ledger(settings.database_url), Store(settings.store_uri).bucket

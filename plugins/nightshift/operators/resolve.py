@@ -11,13 +11,13 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
 from nightshift.execution.backend import Backend, backend_of
-from nightshift.operators.chosen_snapshot import KIND, find_snapshot
-from nightshift.operators.failures import noted_failure
-from nightshift.operators.outside_model import store_artifact
+from nightshift.operators.external_model import store_artifact
+from nightshift.operators.failure_message import noted_failure
+from nightshift.operators.requested_snapshot import KIND, find_snapshot
 from nightshift.resolved_run import settle
 from nightshift.run_refs import check_run_id
 from nightshift.settings import Settings
-from nightshift.sources import resolved
+from nightshift.source_uris import resolved
 from training.contracts import JsonObject, JsonValue, json_object
 from training.errors import DataError, NightshiftError, Problem, SpecError, UnavailableError
 from training.process.waiting import waiting_for_database

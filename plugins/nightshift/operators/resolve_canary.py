@@ -8,8 +8,8 @@ from zoneinfo import ZoneInfo
 
 from airflow.sdk.exceptions import AirflowSkipException
 
-from nightshift.operators.canary_looks import open_canary
-from nightshift.operators.failures import noted_failure
+from nightshift.operators.canary_runs import open_canary
+from nightshift.operators.failure_message import noted_failure
 from nightshift.operators.resolve import ResolveOperator
 from nightshift.settings import Settings
 from training.contracts import JsonValue

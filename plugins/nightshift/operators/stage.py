@@ -19,11 +19,11 @@ from nightshift.airflow_ext.links import (
     report_url,
     task_url,
 )
+from nightshift.execution.attempt_end import Action, StageEndedError, Verdict
 from nightshift.execution.backend import Backend, StageTask, backend_of, work_at
 from nightshift.execution.metric_copies import copied_live, copy_metrics
-from nightshift.execution.outcomes import Action, StageEndedError, Verdict
 from nightshift.execution.retries import InfrastructureError
-from nightshift.operators.failures import noted_failure
+from nightshift.operators.failure_message import noted_failure
 from nightshift.operators.stage_work import needs_of, work_of
 from nightshift.resolved_run import ResolvedRun
 from nightshift.settings import Settings

@@ -14,9 +14,9 @@ from fastapi import HTTPException
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session, joinedload
 
+from nightshift.queries.approval_question import ASK, OPTION_OF, subject_words
 from nightshift.queries.models import May, version
-from nightshift.queries.questions import ASK, OPTION_OF, subject_words
-from nightshift.queries.records import ApprovalAnswer
+from nightshift.queries.schemas import ApprovalAnswer
 from nightshift.settings import Settings
 from training.database import connect
 from training.database.pipeline_runs import config_of

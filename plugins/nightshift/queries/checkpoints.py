@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Final
 
-from nightshift.queries.records import SavedCheckpoint
+from nightshift.queries.schemas import SavedCheckpoint
 from training.contracts import JsonObject, JsonValue
 from training.engine.checkpoint.catalog import NEWEST, Listing, fault, instant_of, listings, opened, restorable
 from training.errors import DataError
@@ -30,7 +30,7 @@ def listed(store: Store, pipeline: str, run_id: str) -> list[Listing]:
     found = listings(store, pipeline, run_id)
     if not found:
         # Airflow: `nightshift checkpoints` reads the store without it.
-        from nightshift.queries.trainings import training
+        from nightshift.queries.run_training import training
 
         training(pipeline, run_id)
     return found

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from nightshift.queries import runs
 from nightshift.queries.models import May, version
-from nightshift.queries.records import (
+from nightshift.queries.schemas import (
     ComparedMetric,
     ComparedSide,
     ComparedSlice,

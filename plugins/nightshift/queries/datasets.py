@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from sqlalchemy import Engine
 
-from nightshift.queries.records import DatasetDetails, DatasetVersion
+from nightshift.queries.schemas import DatasetDetails, DatasetVersion
 from training.database.datasets import Dataset, columns_of, datasets, deprecate, find_dataset, refuse_deprecated
 from training.errors import DeniedError, shown
 from training.store import Store

@@ -22,9 +22,9 @@ from typing import Any, Final, TypeVar
 import anyio.to_thread
 from anyio import CapacityLimiter
 
-from nightshift.queries.records import MetricPoint
-from nightshift.queries.trainings import Training, training
-from nightshift.queries.trials import TrialLook
+from nightshift.queries.run_training import Training, training
+from nightshift.queries.schemas import MetricPoint
+from nightshift.queries.trial_training import TrialLook
 from training.store import Bucket, Store
 from training.store.metric_journal import JournalObject, JournalPoint, MetricJournal, decode, wanted
 

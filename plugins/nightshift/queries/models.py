@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Final
 
-from nightshift.queries.records import DecisionDetails, DecisionSummary, Holder, Model, ModelDetails, ModelVersion, Reason
+from nightshift.queries.schemas import DecisionDetails, DecisionSummary, Holder, Model, ModelDetails, ModelVersion, Reason
 from training.errors import DeniedError, shown
 from training.registry.ledger.decisions import weights_named
 from training.registry.ledger.ledger import AliasHolder, Entry, Ledger, name_of

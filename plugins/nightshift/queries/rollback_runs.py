@@ -13,8 +13,8 @@ from airflow.utils.types import DagRunTriggeredByType
 from sqlalchemy import CursorResult, select, update
 from sqlalchemy.exc import IntegrityError
 
-from nightshift.queries.records import RunState
 from nightshift.queries.runs import airflow_session, has_run, run_fields
+from nightshift.queries.schemas import RunState
 from nightshift.settings import Settings
 from training.errors import DeniedError
 from training.registry.ledger.rollback_orders import RollbackOrder, place

@@ -23,7 +23,7 @@ from sqlalchemy import Select, select
 from sqlalchemy.exc import IntegrityError, OperationalError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from nightshift.queries.records import Artifact, Pipeline, Run, RunState, RunSummary, StageRun
+from nightshift.queries.schemas import Artifact, Pipeline, Run, RunState, RunSummary, StageRun
 from nightshift.settings import Settings
 from training.contracts import ContractError, JsonObject, StageResult, require_result
 from training.database import connect

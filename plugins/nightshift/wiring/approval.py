@@ -18,7 +18,7 @@ from nightshift.airflow_ext.assets import REQUESTED, model_asset
 from nightshift.airflow_ext.pools import CPU
 from nightshift.execution.retries import TaskArguments
 from nightshift.operators.approval import AnswerOperator, AskOperator, with_refusals
-from nightshift.queries.questions import ASK
+from nightshift.queries.approval_question import ASK
 from nightshift.wiring.task_classes import task_class
 from training.spec import PipelineSpec
 from training.spec.rules.names import APPROVAL_SUFFIX, HELPER_TAG

@@ -15,7 +15,7 @@ from airflow.sdk import DAG
 from nightshift.airflow_ext.assets import CANARY, model_asset
 from nightshift.airflow_ext.pools import CPU
 from nightshift.execution.retries import TaskArguments
-from nightshift.operators.canary_looks import NextLookOperator
+from nightshift.operators.canary_runs import NextLookOperator
 from nightshift.operators.promotion import CanaryDecisionOperator
 from nightshift.operators.resolve_canary import ResolveCanary
 from nightshift.wiring.chain import first_tasks, stage_tasks

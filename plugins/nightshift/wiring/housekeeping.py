@@ -13,9 +13,9 @@ from typing import Final
 from airflow.sdk import DAG, CronTriggerTimetable
 
 from nightshift.airflow_ext.pools import CPU
-from nightshift.operators.canary_looks import MissedLooksOperator
+from nightshift.operators.approval_expiry import ExpireOperator
+from nightshift.operators.canary_runs import MissedLooksOperator
 from nightshift.operators.cleaning import CleanHomeOperator, CollectOperator
-from nightshift.operators.expiry import ExpireOperator
 from nightshift.operators.metrics import CopyMetricsOperator
 from nightshift.operators.repair import RepairOperator
 from nightshift.wiring.task_classes import task_class

@@ -13,7 +13,7 @@ import pytest
 
 from devstack.environment import airflow_home, airflow_settings
 from devstack.processes import marked_by_home
-from devstack.state import read_state
+from devstack.supervisor_state import read_state
 from tests.chaos.test_kills import (
     FIRST_EPOCH_STEPS,
     LONG_TRAINING,

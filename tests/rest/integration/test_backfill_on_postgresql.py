@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from devstack.stopping import running
+from devstack.shutdown import running
 from tests.databases import new_database, postgres_cluster, why_no_postgres
 from tests.integration.installation import ROOT, Installation
 

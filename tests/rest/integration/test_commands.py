@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from devstack.processes import marked
-from devstack.state import read_state
-from nightshift.sources import noted_places
+from devstack.supervisor_state import read_state
+from nightshift.source_uris import noted_places
 from tests.integration.installation import ROOT, Installation
 
 HANG_SECONDS = 3600

@@ -16,9 +16,9 @@ from nightshift.airflow_ext.assets import DECISIONS
 from nightshift.execution.kubernetes.backend import KubernetesBackend
 from nightshift.operators import (
     approval,
-    canary_looks,
+    approval_expiry,
+    canary_runs,
     cleaning,
-    expiry,
     metrics,
     pods,
     promotion,
@@ -56,12 +56,12 @@ OWN: dict[type[BaseOperator], dict[str, Any]] = {
     approval.AskOperator: {"spec": SPEC},
     approval.AnswerOperator: {**PROMOTES, "spec": SPEC},
     resolve_canary.ResolveCanary: {"spec_path": str(SPEC_PATH), "model": "search_ranking"},
-    canary_looks.NextLookOperator: {"model": "search_ranking", "schedule": "5 * * * *", "timezone": "UTC"},
-    canary_looks.MissedLooksOperator: {},
+    canary_runs.NextLookOperator: {"model": "search_ranking", "schedule": "5 * * * *", "timezone": "UTC"},
+    canary_runs.MissedLooksOperator: {},
     rollback.RollbackOperator: {},
     cleaning.CollectOperator: {},
     cleaning.CleanHomeOperator: {},
-    expiry.ExpireOperator: {},
+    approval_expiry.ExpireOperator: {},
     metrics.CopyMetricsOperator: {},
     repair.RepairOperator: {},
 }

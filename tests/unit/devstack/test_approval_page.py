@@ -11,7 +11,7 @@ from devstack import approval_page
 from devstack.approval_page import approval_lines
 from devstack.environment import credentials
 from nightshift.settings import Settings
-from tests.unit.devstack.test_summary import result
+from tests.unit.devstack.test_run_summary import result
 from tests.unit.training.registry.scenes import decide_on
 from training.contracts import StageResult
 from training.registry.ledger.decisions import answer_request

@@ -9,7 +9,7 @@ import pytest
 
 from devstack.__main__ import main
 from devstack.backfill import BackfillRange, Row, _ending, nights_of, table
-from devstack.nights import BadDayError
+from devstack.next_night import BadDayError
 from training.spec import PipelineSpec, load_spec
 
 PIPELINES = Path(__file__).resolve().parents[3] / "dags" / "pipelines"

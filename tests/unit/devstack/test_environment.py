@@ -21,13 +21,13 @@ from devstack.environment import (
     prepare_home,
     shell_lines,
 )
-from devstack.noted_places import note_places
 from devstack.service_environment import airflow_environment, digests
+from devstack.shutdown import running
+from devstack.sources_file import note_places
 from devstack.status import addresses
-from devstack.stopping import running
 from nightshift.execution.stage_environment import stage_environment
 from nightshift.settings import Settings
-from nightshift.sources import noted_places
+from nightshift.source_uris import noted_places
 from training.errors import NightshiftError
 from training.spec import load_spec
 
@@ -472,7 +472,7 @@ def test_first_start_makes_the_databases_of_airflow_and_mlflow_in_drafts_and_lat
     assert first["scheduler"].needs == "airflow-database"
     assert first["mlflow"].needs == "mlflow-databases"
     for step in ("airflow-database", "mlflow-databases"):
-        assert "devstack.drafts" in first[step].command, "a killed migration leaves a database that none accepts"
+        assert "devstack.sqlite_migration" in first[step].command, "a killed migration leaves a database that none accepts"
 
     (airflow_home(settings) / "airflow.db").touch()
     for name in ("mlflow.db", "accounts.db"):

@@ -26,7 +26,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from devstack import executor as module
 from devstack.executor import SILENCE_SECONDS, HeartbeatWatch, SleepTolerantLocalExecutor
-from devstack.idle_wait import IdleWait
+from devstack.scheduler_wakeup import IdleWait
 from devstack.workers import Worker
 from training.process.running_time import AwakeClock
 

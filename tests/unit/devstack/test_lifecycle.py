@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from devstack import announcing, lifecycle
+from devstack import lifecycle, wait_messages
 from devstack.lifecycle import changed_settings, start, wait_ready
 from devstack.locking import START_LOCK
 from devstack.processes import ProcessId
-from devstack.state import ComponentState, ServicesState, note_stop
+from devstack.supervisor_state import ComponentState, ServicesState, note_stop
 from nightshift.settings import Settings
 from training.errors import NightshiftError, UnavailableError
 
@@ -56,7 +56,7 @@ def write_state(home: Path, *components: ComponentState) -> None:
 def test_wait_for_the_services_says_which_components_are_awaited_and_for_how_long(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(announcing, "EVERY_SECONDS", 0)
+    monkeypatch.setattr(wait_messages, "EVERY_SECONDS", 0)
     write_state(settings.home, ComponentState("scheduler", "waiting", None, 0, "/log"))
     said: list[str] = []
 
@@ -72,7 +72,7 @@ def test_wait_for_the_services_says_which_components_are_awaited_and_for_how_lon
 
 
 def test_component_that_ends_again_and_again_ends_the_wait_early(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(announcing, "EVERY_SECONDS", 0)
+    monkeypatch.setattr(wait_messages, "EVERY_SECONDS", 0)
     log = settings.home / "mlflow.log"
     log.write_text("address already in use\n")
     write_state(settings.home, ComponentState("mlflow", "backoff", None, 3, str(log)))
@@ -86,7 +86,7 @@ def test_component_that_ends_again_and_again_ends_the_wait_early(settings: Setti
 
 
 def test_stop_by_another_command_ends_the_wait_with_that_reason(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(announcing, "EVERY_SECONDS", 0)
+    monkeypatch.setattr(wait_messages, "EVERY_SECONDS", 0)
     write_state(settings.home, ComponentState("mlflow", "waiting", None, 0, "/log"))
 
     def stop_by_command(_text: str) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from devstack.night import run_night
-from devstack.nights import PastRun, latest_first
-from devstack.noted_places import note_places
+from devstack.next_night import PastRun, latest_first
+from devstack.run_command import run_night
+from devstack.sources_file import note_places
 from nightshift.settings import Settings
 from tests.unit.devstack.airflow_server import AirflowServer, airflow_server
 from tests.unit.devstack.test_stopped_services import prepare_night, write_state

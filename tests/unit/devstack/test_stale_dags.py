@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from devstack.airflow_api import AirflowApi
-from devstack.night import wait_parsed
+from devstack.run_command import wait_parsed
 from tests.unit.devstack.airflow_server import AirflowServer, airflow_server
 from training.errors import NightshiftError
 

@@ -13,8 +13,8 @@ import psutil
 import pytest
 
 from devstack.processes import MARK, ProcessId
-from devstack.state import ComponentState
 from devstack.status import TASKS, memory_bytes
+from devstack.supervisor_state import ComponentState
 from nightshift.settings import Settings
 
 FAMILY = """

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from devstack import keeping, night
+from devstack import run_command, service_restarts
 from devstack.airflow_api import AirflowApi
-from devstack.night import run_night
-from devstack.noted_places import note_places
 from devstack.processes import ProcessId
-from devstack.state import ComponentState, ServicesState, note_stop
-from devstack.stopping import stopped_services_named
+from devstack.run_command import run_night
+from devstack.shutdown import stopped_services_named
+from devstack.sources_file import note_places
+from devstack.supervisor_state import ComponentState, ServicesState, note_stop
 from nightshift.settings import Settings
 from tests.unit.devstack.airflow_server import AirflowServer, airflow_server
 from training.errors import NightshiftError, UnavailableError
@@ -51,7 +51,7 @@ def test_run_ends_with_the_reason_when_another_command_stops_the_services(
     settings: Settings, server: AirflowServer, monkeypatch: pytest.MonkeyPatch, is_gone: bool
 ) -> None:
     prepare_night(server, monkeypatch)
-    monkeypatch.setattr(keeping, "start", lambda *_arguments, **_more: pytest.fail("services were started after make stop"))
+    monkeypatch.setattr(service_restarts, "start", lambda *_arguments, **_more: pytest.fail("services were started after make stop"))
     said: list[str] = []
 
     def say(text: str) -> None:
@@ -86,7 +86,7 @@ def test_run_starts_the_services_again_and_continues_when_a_signal_ended_the_sup
         if not answers:
             server.start()
 
-    monkeypatch.setattr(keeping, "start", start_again)
+    monkeypatch.setattr(service_restarts, "start", start_again)
     said: list[str] = []
 
     def say(text: str) -> None:
@@ -106,7 +106,7 @@ def test_command_that_is_ended_together_with_the_services_starts_nothing(
     settings: Settings, server: AirflowServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepare_night(server, monkeypatch)
-    monkeypatch.setattr(keeping, "start", lambda *_arguments, **_more: pytest.fail("services were started by a command that ends"))
+    monkeypatch.setattr(service_restarts, "start", lambda *_arguments, **_more: pytest.fail("services were started by a command that ends"))
 
     def say(text: str) -> None:
         if text.startswith("search_ranking, run night-2026-02-01"):
@@ -124,10 +124,10 @@ def prepare_night(server: AirflowServer, monkeypatch: pytest.MonkeyPatch) -> Non
     def client(_settings: Settings, *, is_running: Callable[[], bool]) -> AirflowApi:
         return AirflowApi(server.url, "admin", "secret", is_running=is_running, retry_seconds=3600)
 
-    monkeypatch.setattr(night, "start", lambda *_arguments: None)
-    monkeypatch.setattr(night, "api", client)
-    monkeypatch.setattr(night, "make_data", lambda *_arguments: None)
-    monkeypatch.setattr(night, "summary", lambda *_arguments: "summary")
+    monkeypatch.setattr(run_command, "start", lambda *_arguments: None)
+    monkeypatch.setattr(run_command, "api", client)
+    monkeypatch.setattr(run_command, "make_data", lambda *_arguments: None)
+    monkeypatch.setattr(run_command, "summary", lambda *_arguments: "summary")
 
 
 def test_api_server_that_does_not_answer_while_the_services_run_stays_that_error(settings: Settings) -> None:

@@ -17,9 +17,9 @@ import psutil
 import pytest
 
 from devstack.processes import MARK, ProcessId, ProcessMark, marked, marked_by_home
-from devstack.state import ComponentState, ServicesState, is_stop_noted, read_state, take_lock
-from devstack.stopping import end_leftovers, running, serving, stop
+from devstack.shutdown import end_leftovers, running, serving, stop
 from devstack.supervisor import Supervisor
+from devstack.supervisor_state import ComponentState, ServicesState, is_stop_noted, read_state, take_lock
 from training.errors import NightshiftError
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -30,8 +30,8 @@ NIGHT = """
 import os
 import sys
 from pathlib import Path
-from devstack.progress import TaskView
-from devstack.summary import _stage_line
+from devstack.run_progress import TaskView
+from devstack.run_summary import _stage_line
 from nightshift.execution.backend import StageTask, backend_of
 from nightshift.execution.kubernetes.config import Cluster
 from nightshift.operators.stage_work import work_of

@@ -17,7 +17,7 @@ from airflow.sdk import BaseOperator
 from nightshift.airflow_ext import alerts, run_notes
 from nightshift.execution.local import LocalLauncher, command_of
 from nightshift.execution.stage_environment import stage_environment
-from nightshift.operators.failures import FAILURE
+from nightshift.operators.failure_message import FAILURE
 from nightshift.operators.resolve import ResolveOperator
 from nightshift.settings import Settings
 from training.contracts import ExitCode, RunIdentity, StageRequest

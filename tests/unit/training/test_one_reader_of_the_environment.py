@@ -15,11 +15,11 @@ READER = "training/installation.py"
 FOLDERS = ("training", "plugins", "devstack", "dags")
 EXCEPTIONS = {
     ("training/spec/uris.py", "environ.get(name, '')"): "the name is that of a placeholder in a YAML",
-    ("plugins/nightshift/sources.py", "environ.get(name, '')"): "the name is noted, or one of NIGHTSHIFT_PLACES",
+    ("plugins/nightshift/source_uris.py", "environ.get(name, '')"): "the name is noted, or one of NIGHTSHIFT_PLACES",
     ("plugins/nightshift/airflow_ext/alerts.py", "os.environ.get(name, '')"): "the name is that of a placeholder in a YAML",
     ("training/engine/tracking/mlflow_delivery.py", "name not in os.environ"): "sets MLflow's variables for a block, but not the user's",
     ("training/engine/tracking/mlflow_delivery.py", "os.environ.pop(name, None)"): "as above",
-    ("devstack/noted_places.py", "os.environ.get(name, before.get(name, ''))"): "the names are those of webhooks in YAML files",
+    ("devstack/sources_file.py", "os.environ.get(name, before.get(name, ''))"): "the names are those of webhooks in YAML files",
     ("devstack/environment.py", "os.environ.get(name)"): "compares all that a shell has with all that it needs",
 }
 """(File, expression) to the reason why it reads a variable that has no declaration."""

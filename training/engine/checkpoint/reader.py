@@ -142,7 +142,7 @@ class CheckpointReader:
         with liveness.phase("checkpoint", "read"):
             _, manifest, meta, saved = self._opened(self._uri(entry_number))
             if meta.pop("format", 1) == FORMAT:
-                from training.engine.checkpoint.filler import whole
+                from training.engine.checkpoint.resharding import whole
 
                 data, index = whole(saved, self._store.objects)
             else:
@@ -172,7 +172,7 @@ class CheckpointReader:
                 changed. A block is missing or altered: some tensors were changed.
             SpecError: `checkpoint.mismatch`.
         """
-        from training.engine.checkpoint.filler import fill, refuse_others
+        from training.engine.checkpoint.resharding import fill, refuse_others
 
         with liveness.phase("checkpoint", "read"):
             uri, _, meta, saved = self._opened(self._uri(entry_number))

@@ -12,8 +12,8 @@ from sqlalchemy.orm import Session
 from training.contracts import sha256_hex
 from training.database.connect import connect, database_faults
 from training.database.schema import DatasetVersionRow, LedgerDecisionRow
+from training.registry.ledger.alias_findings import open_served
 from training.registry.ledger.decisions import CHAMPIONS, HOLDER
-from training.registry.ledger.findings import open_served
 from training.registry.ledger.ledger import Entry, Ledger, locked_standing, open_request_rows
 from training.store.reachability import content_keys
 

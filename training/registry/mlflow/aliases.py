@@ -13,9 +13,9 @@ from functools import partial
 from typing import Final
 
 from training.errors import DataError
+from training.registry.ledger.alias_findings import Kind, RecordedFinding
 from training.registry.ledger.decisions import CHAMPIONS, former_champions
 from training.registry.ledger.entries import DIGEST_CHARS
-from training.registry.ledger.findings import Kind, RecordedFinding
 from training.registry.ledger.ledger import AliasHolder, name_of
 from training.registry.mlflow.comparison import MLflowState
 from training.registry.mlflow.restoring import origin_of, registered_again

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from training.errors import DataError, UnavailableError
 from training.format import moment
-from training.registry.ledger.findings import RecordedFindings
+from training.registry.ledger.alias_findings import RecordedFindings
 from training.registry.ledger.gate_outcomes import verdict
 from training.registry.ledger.headline import headline
 from training.registry.ledger.ledger import Entry, Ledger, ModelAliases
@@ -38,7 +38,7 @@ def mirror(
     """Set MLflow's aliases, tags and descriptions of `model` to what the ledger says; nothing is written where they agree.
 
     All is compared by the digest of weights. A version that is missing and holds an alias is registered again, any other one that is
-    missing stays away. What another hand did to an alias becomes a finding (`training.registry.ledger.findings`).
+    missing stays away. What another hand did to an alias becomes a finding (`training.registry.ledger.alias_findings`).
 
     Of two processes at once, one may overwrite what the other has just set to something newer; so each looks again after its last write,
     and ends on a look that found nothing to set right. Before its first write it notes in the ledger which revision it writes: one that

@@ -8,11 +8,11 @@ from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
 from nightshift.api.access import Granted
-from nightshift.api.names import ModelName, VersionName
+from nightshift.api.path_parameters import ModelName, VersionName
 from nightshift.api.problems import WRITES, responses
 from nightshift.api.routing import ApiRoute
 from nightshift.queries import approvals
-from nightshift.queries.records import ApprovalAnswer
+from nightshift.queries.schemas import ApprovalAnswer
 from nightshift.settings import Settings
 from training.errors import DeniedError
 from training.registry.ledger.ledger import Ledger

@@ -8,13 +8,13 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from nightshift.api.access import Granted
-from nightshift.api.names import CheckpointName, RunKey
 from nightshift.api.paging import Cursor, Limit, page_of
+from nightshift.api.path_parameters import CheckpointName, RunKey
 from nightshift.api.problems import WRITES, responses
 from nightshift.api.routing import ApiRoute, IdempotencyKey, accepted, ordered_run_id
 from nightshift.queries import checkpoints, runs
 from nightshift.queries.datasets import check_usable
-from nightshift.queries.records import Page, Run, SavedCheckpoint
+from nightshift.queries.schemas import Page, Run, SavedCheckpoint
 from nightshift.settings import Settings
 from training.database import connect
 from training.store import Store

@@ -7,11 +7,11 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from nightshift.api.access import Access, Granted
-from nightshift.api.names import VERSION_RULE
+from nightshift.api.path_parameters import VERSION_RULE
 from nightshift.api.problems import responses
 from nightshift.api.routing import ApiRoute
 from nightshift.queries import compare, runs
-from nightshift.queries.records import SideBySide
+from nightshift.queries.schemas import SideBySide
 from nightshift.run_refs import RUN_ID_RULE
 from nightshift.settings import Settings
 from training.registry.ledger.ledger import Ledger

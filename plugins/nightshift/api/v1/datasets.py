@@ -7,12 +7,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Engine
 
 from nightshift.api.access import Granted
-from nightshift.api.names import PipelineName, SnapshotVersion
 from nightshift.api.paging import Cursor, Limit, page_of
+from nightshift.api.path_parameters import PipelineName, SnapshotVersion
 from nightshift.api.problems import WRITES, responses
 from nightshift.api.routing import ApiRoute
 from nightshift.queries import datasets
-from nightshift.queries.records import DatasetDetails, DatasetVersion, Page
+from nightshift.queries.schemas import DatasetDetails, DatasetVersion, Page
 from nightshift.settings import Settings
 from training.database import connect
 from training.database.datasets import MAX_REASON_CHARS

@@ -15,12 +15,12 @@ from starlette.concurrency import run_in_threadpool
 
 from nightshift.api.access import Access, Granted
 from nightshift.api.event_stream import MAX_STREAMS, EventStream
-from nightshift.api.names import RunKey, TrialNumber
+from nightshift.api.path_parameters import RunKey, TrialNumber
 from nightshift.api.problems import problem, responses
 from nightshift.api.routing import ApiRoute
 from nightshift.queries import runs
 from nightshift.queries.metric_feed import POLL_SECONDS, Feed, Found, feeds_of, number_of
-from nightshift.queries.records import MetricPage
+from nightshift.queries.schemas import MetricPage
 from nightshift.settings import Settings
 from training.errors import NightshiftError
 

@@ -9,13 +9,13 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from nightshift.api.access import Granted
-from nightshift.api.names import DecisionKey, ModelName, VersionName
 from nightshift.api.paging import Cursor, Limit, page_of
+from nightshift.api.path_parameters import DecisionKey, ModelName, VersionName
 from nightshift.api.problems import WRITES, responses
 from nightshift.api.routing import ApiRoute
 from nightshift.queries import models
-from nightshift.queries.records import DecisionDetails, DecisionSummary, Model, ModelDetails, ModelVersion, Page, StageOrder
-from nightshift.queries.stages import SYNONYMS, StageName, order_stage
+from nightshift.queries.schemas import DecisionDetails, DecisionSummary, Model, ModelDetails, ModelVersion, Page, StageOrder
+from nightshift.queries.version_stage import SYNONYMS, StageName, order_stage
 from nightshift.settings import Settings
 from training.errors import DeniedError
 from training.registry.ledger.ledger import Ledger

@@ -9,13 +9,13 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from nightshift.api.access import Access, Granted
-from nightshift.api.names import PipelineName
 from nightshift.api.paging import Cursor, Limit, page_of
+from nightshift.api.path_parameters import PipelineName
 from nightshift.api.problems import WRITES, responses
 from nightshift.api.routing import ApiRoute, IdempotencyKey, accepted, ordered_run_id
 from nightshift.queries import runs
 from nightshift.queries.datasets import check_usable
-from nightshift.queries.records import Page, Pipeline, Run
+from nightshift.queries.schemas import Page, Pipeline, Run
 from nightshift.settings import Settings
 from training.contracts import JsonObject
 from training.database import connect

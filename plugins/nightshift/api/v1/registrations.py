@@ -14,7 +14,7 @@ from nightshift.api.problems import MAX_ERRORS, WRITES, responses
 from nightshift.api.routing import ApiRoute, IdempotencyKey
 from nightshift.api.v1.pipelines import AsOf, started
 from nightshift.queries import runs
-from nightshift.queries.records import Run
+from nightshift.queries.schemas import Run
 from training.contracts import JsonObject
 from training.errors import DeniedError, Problem, SpecError, shown
 from training.spec.registration import Registration

@@ -7,12 +7,12 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from nightshift.api.access import Access, Granted
-from nightshift.api.names import PipelineName, RunId, RunKey
 from nightshift.api.paging import Cursor, Limit, cursor_of, invalid, key_of
+from nightshift.api.path_parameters import PipelineName, RunId, RunKey
 from nightshift.api.problems import responses
 from nightshift.api.routing import ApiRoute
 from nightshift.queries import runs
-from nightshift.queries.records import Page, Run, RunState, RunSummary
+from nightshift.queries.schemas import Page, Run, RunState, RunSummary
 from training.spec.scalar_types import NAME_RULE
 
 router = APIRouter(route_class=ApiRoute, tags=["runs"])

@@ -9,13 +9,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.config import JsonDict
 
 from nightshift.api.access import Granted
-from nightshift.api.names import RunKey
+from nightshift.api.path_parameters import RunKey
 from nightshift.api.problems import WRITES, responses
 from nightshift.api.routing import ApiRoute, IdempotencyKey, accepted, ordered_run_id
 from nightshift.api.v1.pipelines import AsOf, check_instant
 from nightshift.queries import runs, studies
 from nightshift.queries.datasets import check_usable
-from nightshift.queries.records import Study
+from nightshift.queries.schemas import Study
 from nightshift.settings import Settings
 from training.contracts import JsonObject
 from training.database import connect

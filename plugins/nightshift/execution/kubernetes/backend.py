@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 from nightshift.execution import gpus
+from nightshift.execution.attempt_end import Action, StageEndedError, Verdict
 from nightshift.execution.backend import Backend, Deferral, StageTask, keys_set
 from nightshift.execution.kubernetes.config import Cluster, check_placement, cluster_of
 from nightshift.execution.kubernetes.launch import launch_of
 from nightshift.execution.kubernetes.manifests import labels_of, resources_of
 from nightshift.execution.kubernetes.status import LaunchStatus
-from nightshift.execution.outcomes import Action, StageEndedError, Verdict
 from nightshift.settings import Settings
 from training.contracts import JsonObject, StageResult
 from training.errors import UnavailableError, shown
@@ -22,7 +22,7 @@ from training.store.metric_journal import journal_name
 
 if TYPE_CHECKING:
     from nightshift.execution.kubernetes.client import ClusterOperator
-    from nightshift.execution.kubernetes.launches import RemoteWork, WatchedLaunch
+    from nightshift.execution.kubernetes.remote_work import RemoteWork, WatchedLaunch
     from nightshift.execution.kubernetes.trigger import WatchLaunch
 
 AWAY: Final = "kubernetes.unavailable"
@@ -135,7 +135,7 @@ class KubernetesBackend(Backend):
 def remote_work(task: StageTask, cluster: Cluster) -> RemoteWork:
     """Return a task's work in the cluster."""
     from nightshift.execution.kubernetes.client import Submitter
-    from nightshift.execution.kubernetes.launches import RemoteWork
+    from nightshift.execution.kubernetes.remote_work import RemoteWork
 
     ti: Any = task.context["ti"]
     run: Any = task.context["dag_run"]

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Final
 
+from nightshift.execution.attempt_end import SIGNALS_START
 from nightshift.execution.kubernetes.config import Cluster, Nodes
 from nightshift.execution.kubernetes.launch import Launch
-from nightshift.execution.outcomes import SIGNALS_START
 from training.contracts import ExitCode
 from training.installation import STOP_NOTICE
 from training.spec.scalar_types import size_text

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from nightshift.execution.attempt_end import UNPLACED
 from nightshift.execution.kubernetes.status import LaunchStatus
-from nightshift.execution.outcomes import UNPLACED
 from training.store.launches import Cause, LaunchEntry
 
 MAX_TRIES: Final = 2

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 
+from nightshift.execution.attempt_end import PARTIAL
 from nightshift.execution.kubernetes.config import Cluster
 from nightshift.execution.kubernetes.status import LaunchStatus, seconds_since
-from nightshift.execution.outcomes import PARTIAL
 from training.spec.scalar_types import duration_text
 
 

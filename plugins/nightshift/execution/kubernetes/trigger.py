@@ -19,12 +19,12 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from kubernetes_asyncio import client
 from kubernetes_asyncio.client.exceptions import ApiException
 
+from nightshift.execution.attempt_end import PARTIAL
 from nightshift.execution.kubernetes.logs import LogFollower, checked
 from nightshift.execution.kubernetes.manifests import LAUNCH_LABEL
 from nightshift.execution.kubernetes.status import Json, LaunchStatus, look_at_gang, look_at_pod, member_index, seconds_since
 from nightshift.execution.kubernetes.timeouts import LaunchTimeouts, once_run, overdue, waited_seconds
 from nightshift.execution.metric_copies import DEFERRED_SECONDS, copied_live
-from nightshift.execution.outcomes import PARTIAL
 from training.contracts import JsonValue
 
 DENIED: Final = frozenset({401, 403})

@@ -9,7 +9,7 @@ import pytest
 from airflow.timetables.base import DataInterval, TimeRestriction
 from airflow.timetables.trigger import CronTriggerTimetable
 
-from devstack.nights import next_night
+from devstack.next_night import next_night
 from nightshift.airflow_ext.timetables import CronTimetable
 from training.runtime.provenance import CHECKOUT
 from training.spec import PipelineSpec, load_spec, settle_as_of, slot_of_day

@@ -17,8 +17,8 @@ from sqlalchemy import delete
 from sqlalchemy.orm import Session
 
 from nightshift.airflow_ext import links, run_notes
-from nightshift.operators import failures
-from nightshift.operators.failures import noted_failure
+from nightshift.operators import failure_message
+from nightshift.operators.failure_message import noted_failure
 from nightshift.wiring.approval import approval_dag
 from tests.unit.plugins.airflow_dags import running_run, write_dag
 from training.runtime.provenance import CHECKOUT
@@ -188,7 +188,7 @@ def test_a_task_keeps_the_words_of_its_failure_and_of_nothing_else(error: Except
     pushed: list[str] = []
 
     def push(*, key: str, value: str) -> None:
-        assert key == run_notes.FAILURE == failures.FAILURE
+        assert key == run_notes.FAILURE == failure_message.FAILURE
         pushed.append(value)
 
     context: Any = {"ti": SimpleNamespace(xcom_push=push)}

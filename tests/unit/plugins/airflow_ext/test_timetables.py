@@ -11,7 +11,7 @@ import pytest
 from airflow.timetables import trigger
 from airflow.timetables.base import DataInterval, TimeRestriction, Timetable
 
-from nightshift.airflow_ext.holds import PAUSED_BEFORE, hold_path
+from nightshift.airflow_ext.schedule_hold import PAUSED_BEFORE, hold_path
 from nightshift.airflow_ext.timetables import CronTimetable
 
 NOON = "2026-02-03T12:00:00+00:00"

@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session, joinedload
 
 from nightshift.console import run
 from nightshift.queries import approvals
-from nightshift.queries.questions import ASK, subject_words
+from nightshift.queries.approval_question import ASK, subject_words
 from nightshift.wiring.approval import approval_dag
 from tests.unit.plugins.airflow_dags import write_dag
 from tests.unit.plugins.client.test_client import Server, token

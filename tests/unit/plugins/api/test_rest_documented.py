@@ -15,9 +15,9 @@ from jsonschema import Draft202012Validator
 from sqlalchemy import delete
 from sqlalchemy.exc import OperationalError
 
-from nightshift.api import rates
+from nightshift.api import rate_limit
 from nightshift.api.application import openapi
-from nightshift.api.bodies import MAX_BODY_BYTES
+from nightshift.api.request_body import MAX_BODY_BYTES
 from nightshift.settings import Settings
 from tests.unit.plugins.api.test_rest_approvals import ask
 from tests.unit.plugins.seeded_installation import DONE, NEW, OLD, STUDY_RUN, Seeded, seed_model
@@ -249,7 +249,7 @@ def test_every_documented_answer_is_reached_and_has_its_form(
         headers = seeded.headers(user, role)
         if before is not None:
             before()
-        monkeypatch.setattr(rates.RATES, "take", lambda *_arguments, may_send=status != "429": may_send)
+        monkeypatch.setattr(rate_limit.RATES, "take", lambda *_arguments, may_send=status != "429": may_send)
         if status == "503":
             monkeypatch.setattr(SimpleAuthManager, "is_authorized_dag", without_database)
             monkeypatch.setattr(SimpleAuthManager, "get_authorized_dag_ids", without_database)

@@ -15,7 +15,7 @@ from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 from fastapi.routing import APIRoute
 
 from nightshift.api import application
-from nightshift.api.bodies import MAX_DEPTH, MAX_VALUES
+from nightshift.api.request_body import MAX_DEPTH, MAX_VALUES
 from tests.unit.plugins.api.test_rest_access import CHANGE, WRITES
 from tests.unit.plugins.api.test_rest_approvals import YES
 from tests.unit.plugins.api.test_rest_writes import number_of_runs

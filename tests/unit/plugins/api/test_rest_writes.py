@@ -10,7 +10,7 @@ from airflow.models import DagRun  # noqa: TID251 - where Airflow looks for a ru
 from sqlalchemy import delete, text
 from sqlalchemy.exc import OperationalError
 
-from nightshift.api.bodies import MAX_BODY_BYTES
+from nightshift.api.request_body import MAX_BODY_BYTES
 from nightshift.queries import runs
 from nightshift.settings import Settings
 from tests.unit.plugins.seeded_installation import API, DONE, NEW, OLD, Seeded

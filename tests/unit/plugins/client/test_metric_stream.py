@@ -10,7 +10,7 @@ import pytest
 
 from nightshift.client import metric_stream
 from nightshift.client.metric_stream import StreamRefusedError, points_of
-from nightshift.queries.records import MetricPage, MetricPoint
+from nightshift.queries.schemas import MetricPage, MetricPoint
 from training.errors import UnavailableError
 
 POINTS = [

@@ -17,7 +17,7 @@ from sqlalchemy import update
 
 from nightshift.client import logs_command
 from nightshift.client.client import Client
-from nightshift.queries.records import Run
+from nightshift.queries.schemas import Run
 from tests.commands import command
 from tests.unit.plugins.client.test_client import Server
 from tests.unit.plugins.seeded_installation import DONE

@@ -14,9 +14,9 @@ import pytest
 
 from nightshift.execution import local
 from nightshift.execution import stage_environment as environments
+from nightshift.execution.attempt_end import Ended
 from nightshift.execution.backend import spec_environment
 from nightshift.execution.local import MAX_LINE_BYTES, LocalLauncher, command_of, printable
-from nightshift.execution.outcomes import Ended
 from nightshift.execution.stage_environment import stage_environment
 from nightshift.settings import Settings
 from training.contracts import RunIdentity, StageRequest

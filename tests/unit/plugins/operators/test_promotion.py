@@ -14,7 +14,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from nightshift.airflow_ext import alerts
 from nightshift.airflow_ext.assets import DECISIONS, model_asset
 from nightshift.operators import promotion, rollback
-from nightshift.operators.expiry import ExpireOperator
+from nightshift.operators.approval_expiry import ExpireOperator
 from nightshift.operators.promotion import PromoteOperator
 from nightshift.operators.registry_alerts import alerts_of
 from nightshift.operators.resolve_canary import ResolveCanary
@@ -273,7 +273,7 @@ def test_housekeeping_ends_requests_whose_time_is_over_and_leaves_the_others(
         def now(cls, tz: Any = None) -> datetime:
             return datetime.now(tz) + timedelta(days=8)
 
-    monkeypatch.setattr("nightshift.operators.expiry.datetime", Later)
+    monkeypatch.setattr("nightshift.operators.approval_expiry.datetime", Later)
     assert execute(ExpireOperator(task_id="expire"), {}) == [MODEL]
     assert ledger.open_requests(MODEL) == []
     assert ledger.history(MODEL)[-1].outcome == "expired"

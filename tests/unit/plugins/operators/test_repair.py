@@ -24,7 +24,7 @@ from nightshift.operators.stage import StageFailedError, StageOperator
 from nightshift.settings import Settings
 from tests.unit.training.registry.scenes import decide_on
 from training.contracts import RunIdentity, StageRequest, StageResult
-from training.registry.ledger.findings import RecordedFindings
+from training.registry.ledger.alias_findings import RecordedFindings
 from training.registry.ledger.ledger import Ledger
 from training.registry.ledger.version_weights import MLflowRegistration, Noted, forget_note, note
 from training.runtime.provenance import CHECKOUT

@@ -12,8 +12,8 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
 from nightshift.airflow_ext.links import AttemptLogLink, ReportLink, ReusedFromLink, SnapshotLink, mlflow_url
-from nightshift.execution import budget, local
-from nightshift.execution.outcomes import Ended
+from nightshift.execution import local, relaunch_budget
+from nightshift.execution.attempt_end import Ended
 from nightshift.execution.retries import InfrastructureError
 from nightshift.operators.resolve import ResolveOperator
 from nightshift.operators.stage import StageFailedError, StageOperator
@@ -99,7 +99,7 @@ def scripted(store: Store, monkeypatch: pytest.MonkeyPatch) -> Scripted:
     launcher = Scripted(store)
     launcher.steps = [launcher.succeed]
     monkeypatch.setattr(local, "LocalLauncher", lambda settings: launcher)
-    monkeypatch.setattr(budget, "PAUSE_STEP_SECONDS", 0.0)
+    monkeypatch.setattr(relaunch_budget, "PAUSE_STEP_SECONDS", 0.0)
     return launcher
 
 

@@ -10,8 +10,8 @@ import pytest
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
-from nightshift.execution import budget, local
-from nightshift.execution.outcomes import Ended
+from nightshift.execution import local, relaunch_budget
+from nightshift.execution.attempt_end import Ended
 from nightshift.operators import study
 from nightshift.operators.stage_work import needs_of, work_of
 from nightshift.operators.study import PlanOperator, TrialsOperator, TuneOperator
@@ -88,7 +88,7 @@ def result(stage: str, **more: Any) -> StageResult:
 def launcher(store: Store, monkeypatch: pytest.MonkeyPatch) -> Trials:
     made = Trials(store)
     monkeypatch.setattr(local, "LocalLauncher", lambda settings: made)
-    monkeypatch.setattr(budget, "PAUSE_STEP_SECONDS", 0.0)
+    monkeypatch.setattr(relaunch_budget, "PAUSE_STEP_SECONDS", 0.0)
     monkeypatch.setattr(study, "rivals_of", lambda spec, settings: {"champion": CHAMPION, "canary": None})
     return made
 

@@ -17,8 +17,8 @@ from mlflow.exceptions import MlflowException
 from tests.unit.training.registry.tracking_databases import Tracking
 from training.contracts import sha256_hex
 from training.errors import DeniedError, NightshiftError
+from training.registry.ledger.alias_findings import RecordedFinding, RecordedFindings
 from training.registry.ledger.decisions import answer_request, former_champions, record_candidate, roll_back, settle_canary
-from training.registry.ledger.findings import RecordedFinding, RecordedFindings
 from training.registry.ledger.ledger import AliasHolder, Ledger
 from training.registry.ledger.retention import LedgerRoots
 from training.registry.ledger.semver import Recipe, semantic_version

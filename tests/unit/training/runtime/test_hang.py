@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from nightshift.execution.outcomes import Action, Ended, judge
+from nightshift.execution.attempt_end import Action, Ended, judge
 from training.contracts import ExitCode, RunIdentity, StageRequest
 from training.process.liveness import Phase
 from training.runtime.attempt_errors import HUNG, error_of_ended, write_hang

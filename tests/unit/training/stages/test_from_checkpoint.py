@@ -15,7 +15,7 @@ from tests.commands import command
 from tests.training_bench import Bench
 from training.contracts import ExitCode
 from training.engine.checkpoint.catalog import opened
-from training.engine.checkpoint.export import export
+from training.engine.checkpoint.safetensors_export import export
 from training.errors import SpecError
 from training.runtime.provenance import CHECKOUT
 from training.spec import PipelineSpec, load_spec

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nightshift.execution.outcomes import Action, Ended, judge
+from nightshift.execution.attempt_end import Action, Ended, judge
 from training.contracts import ExitCode, RunIdentity, StageRequest, StageResult
 from training.errors import StoreError
 from training.runtime.context import Outcome, StageContext, StopFlag

@@ -11,8 +11,8 @@ import pytest
 from tests.unit.training.registry.registered import registered
 from tests.unit.training.registry.scenes import decide_on
 from training.errors import DeniedError
+from training.registry.ledger.alias_findings import RecordedFinding, RecordedFindings
 from training.registry.ledger.decisions import find_version, roll_back, settle_canary
-from training.registry.ledger.findings import RecordedFinding, RecordedFindings
 from training.registry.ledger.ledger import Ledger
 from training.registry.ledger.retention import LedgerRoots
 from training.registry.mlflow.mirror import differences, mirror

@@ -12,11 +12,11 @@ import pytest
 import tenacity
 
 from nightshift.execution.backend import StageTask
-from nightshift.execution.kubernetes import launches
+from nightshift.execution.kubernetes import remote_work
 from nightshift.execution.kubernetes.backend import KubernetesBackend
 from nightshift.execution.kubernetes.client import Submitter
 from nightshift.execution.kubernetes.config import Cluster
-from nightshift.execution.kubernetes.launches import RemoteWork, WatchedLaunch
+from nightshift.execution.kubernetes.remote_work import RemoteWork, WatchedLaunch
 from nightshift.execution.kubernetes.status import LaunchStatus
 from nightshift.execution.kubernetes.trigger import WatchLaunch
 from nightshift.operators.pods import StagePodOperator, TrainingJobOperator
@@ -55,8 +55,8 @@ def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[KubernetesA
 @pytest.fixture
 def known_names(monkeypatch: pytest.MonkeyPatch) -> None:
     """Attempts differ by the digits that are in no name, and no name has a stage."""
-    monkeypatch.setattr(launches, "new_attempt_id", lambda: new_attempt_id()[12:] + "f" * 12)
-    monkeypatch.setattr(launches, "launch_name", lambda _p, _s, attempt_id, number: f"search-ranking-{attempt_id[-12:]}-{number}")
+    monkeypatch.setattr(remote_work, "new_attempt_id", lambda: new_attempt_id()[12:] + "f" * 12)
+    monkeypatch.setattr(remote_work, "launch_name", lambda _p, _s, attempt_id, number: f"search-ranking-{attempt_id[-12:]}-{number}")
 
 
 @pytest.fixture

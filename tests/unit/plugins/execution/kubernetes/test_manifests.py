@@ -8,7 +8,6 @@ from torch.distributed.run import config_from_args, parse_args
 
 from nightshift.execution.kubernetes.config import Cluster
 from nightshift.execution.kubernetes.launch import Launch, launch_name, launch_of
-from nightshift.execution.kubernetes.launches import pod_environment
 from nightshift.execution.kubernetes.manifests import (
     command_of,
     job_manifest,
@@ -16,6 +15,7 @@ from nightshift.execution.kubernetes.manifests import (
     pod_manifest,
     service_manifest,
 )
+from nightshift.execution.kubernetes.remote_work import pod_environment
 from nightshift.settings import Settings
 from tests.unit.docker.restricted_profile import violations
 from training.runtime.provenance import CHECKOUT

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from nightshift.execution.budget import back_off_seconds
-from nightshift.execution.kubernetes import launches, trigger
+from nightshift.execution.attempt_end import StageEndedError
+from nightshift.execution.kubernetes import remote_work, trigger
 from nightshift.execution.kubernetes.config import Cluster
-from nightshift.execution.kubernetes.launches import WatchedLaunch
+from nightshift.execution.kubernetes.remote_work import WatchedLaunch
 from nightshift.execution.kubernetes.status import LaunchStatus, look_at_gang
 from nightshift.execution.kubernetes.timeouts import LaunchTimeouts, limits_of, once_run, overdue
 from nightshift.execution.kubernetes.trigger import WatchLaunch
-from nightshift.execution.outcomes import StageEndedError
+from nightshift.execution.relaunch_budget import back_off_seconds
 from tests.unit.plugins.execution.kubernetes.conftest import FIRST, SECOND, Night, Nights, seen_by, watch_of
 from tests.unit.plugins.execution.kubernetes.gang_states import GANG, ago, job_of, member, running, without_place
 from tests.unit.plugins.execution.kubernetes.kubernetes_api import KubernetesApi
@@ -130,7 +130,7 @@ def test_task_killed_in_the_back_off_requests_the_launch_once_that_is_over(api: 
     work.advance()
     work.advance(watched=1, reported=partial())
     later = datetime.now(UTC) + timedelta(seconds=61)
-    monkeypatch.setattr(launches, "datetime", type("Later", (datetime,), {"now": classmethod(lambda cls, zone: later)}))
+    monkeypatch.setattr(remote_work, "datetime", type("Later", (datetime,), {"now": classmethod(lambda cls, zone: later)}))
     assert work.advance(work.task(try_number=2)).name == SECOND
     assert api.names("jobs") == [SECOND]
 

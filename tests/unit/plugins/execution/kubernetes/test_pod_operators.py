@@ -13,8 +13,8 @@ from airflow.providers.cncf.kubernetes.operators.pod import KubernetesPodOperato
 from airflow.sdk.exceptions import TaskDeferred
 
 from nightshift.execution.kubernetes.launch import launch_of
-from nightshift.execution.kubernetes.launches import RemoteWork
 from nightshift.execution.kubernetes.manifests import Manifest, job_manifest, pod_manifest
+from nightshift.execution.kubernetes.remote_work import RemoteWork
 from nightshift.execution.kubernetes.status import LaunchStatus
 from nightshift.execution.kubernetes.trigger import WatchLaunch
 from nightshift.operators.pods import JobTask, PodTask

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from nightshift.execution.kubernetes.launches import WatchedLaunch
+from nightshift.execution.attempt_end import Action, StageEndedError
+from nightshift.execution.kubernetes.remote_work import WatchedLaunch
 from nightshift.execution.kubernetes.status import LaunchStatus
-from nightshift.execution.outcomes import Action, StageEndedError
 from tests.unit.plugins.execution.kubernetes.conftest import FIRST, SECOND, Night, Nights, running, watch_of
 from tests.unit.plugins.execution.kubernetes.kubernetes_api import RUNNING, SUCCEEDED, KubernetesApi, failed
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
-from nightshift.execution.kubernetes import launches
+from nightshift.execution.kubernetes import remote_work
 from nightshift.execution.kubernetes.status import LaunchStatus
 from nightshift.execution.retries import InfrastructureError
 from nightshift.operators.pods import StagePodOperator
@@ -64,7 +64,7 @@ def task(
     placement.write_text("namespace: nightshift\nimage: registry/stage:1\n", encoding="utf-8")
     monkeypatch.setenv("NIGHTSHIFT_BACKEND", "kubernetes")
     monkeypatch.setenv("NIGHTSHIFT_KUBERNETES", str(placement))
-    monkeypatch.setattr(launches.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(remote_work.time, "sleep", lambda seconds: None)
     return Task(execute, context_of, store)
 
 

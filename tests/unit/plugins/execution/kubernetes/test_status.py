@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from nightshift.execution.attempt_end import Action, Ended, judge
 from nightshift.execution.kubernetes.status import ABSENT, LaunchStatus, look_at_gang, look_at_pod
 from nightshift.execution.kubernetes.timeouts import LaunchTimeouts, overdue
-from nightshift.execution.outcomes import Action, Ended, judge
 from training.contracts import JsonObject
 
 FOLDER = Path(__file__).with_name("recordings")

@@ -12,7 +12,7 @@ import pytest
 
 from nightshift.execution.kubernetes import logs, trigger
 from nightshift.execution.kubernetes.launch import Kind
-from nightshift.execution.kubernetes.launches import WatchedLaunch
+from nightshift.execution.kubernetes.remote_work import WatchedLaunch
 from nightshift.execution.kubernetes.status import LaunchStatus
 from nightshift.execution.kubernetes.timeouts import LaunchTimeouts
 from nightshift.execution.kubernetes.trigger import WatchLaunch

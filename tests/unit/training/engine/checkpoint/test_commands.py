@@ -189,7 +189,7 @@ def test_file_that_cannot_be_written_is_named_and_nothing_is_left(
     def refuse(*_: object) -> None:
         raise OSError(reason, os.strerror(reason))
 
-    monkeypatch.setattr("training.engine.checkpoint.export.os.fsync", refuse)
+    monkeypatch.setattr("training.engine.checkpoint.safetensors_export.os.fsync", refuse)
     file = tmp_path / "out.safetensors"
     assert run(saved, "export", "r", "best", file) == exit_code
     said = capsys.readouterr().err

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from training.engine.checkpoint.importing import MAX_DIMENSIONS, MAX_HEADER_BYTES, read_header
+from training.engine.checkpoint.safetensors_import import MAX_DIMENSIONS, MAX_HEADER_BYTES, read_header
 from training.errors import DataError
 
 FOUR = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}

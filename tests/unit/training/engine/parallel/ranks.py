@@ -21,7 +21,7 @@ CONTEXT = multiprocessing.get_context("forkserver")
 PRELOADED = (
     "torch.distributed.tensor.parallel",
     "tests.unit.training.engine.loop_bench",
-    "training.engine.checkpoint.filler",
+    "training.engine.checkpoint.resharding",
     "training.large.checkpoint.sharded_writer",
     "training.large.sharded",
 )

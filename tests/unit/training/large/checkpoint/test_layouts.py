@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from tests.unit.training.large.checkpoint.sharded_ranks import LAYOUTS, PLACEMENTS, whole_state
 from training.engine.checkpoint.catalog import opened
-from training.engine.checkpoint.export import export
+from training.engine.checkpoint.safetensors_export import export
 from training.runtime.provenance import CHECKOUT
 from training.store import Store
 

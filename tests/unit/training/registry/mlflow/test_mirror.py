@@ -14,8 +14,8 @@ import pytest
 from tests.unit.training.registry.scenes import at_once, decide_on, seats
 from training.errors import DeniedError, UnavailableError
 from training.registry.ledger import ledger as ledger_module
+from training.registry.ledger.alias_findings import RecordedFindings
 from training.registry.ledger.decisions import answer_request, roll_back, settle_canary
-from training.registry.ledger.findings import RecordedFindings
 from training.registry.ledger.ledger import Ledger
 from training.registry.mlflow import mirror as mirror_module
 from training.registry.mlflow.mirror import differences, mirror

@@ -14,7 +14,7 @@ from tests.unit.training.registry.registered import registered
 from tests.unit.training.registry.scenes import decide_on
 from training.engine.tracking.mlflow_journal import ID_TAG
 from training.errors import NightshiftError, UnavailableError
-from training.registry.ledger.findings import RecordedFindings
+from training.registry.ledger.alias_findings import RecordedFindings
 from training.registry.ledger.ledger import Ledger
 from training.registry.mlflow import repair
 from training.registry.mlflow.repair import repair_models

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from kubernetes.client import ApiClient
 
-from nightshift.execution.kubernetes import launches
+from nightshift.execution.kubernetes import remote_work
 from tests.unit.plugins.execution.kubernetes.conftest import Killed, Night
 from tests.unit.plugins.execution.kubernetes.kubernetes_api import SUCCEEDED, KubernetesApi, failed
 from training.contracts import StageResult
@@ -62,7 +62,7 @@ class Fate:
 
 @pytest.fixture
 def fate(monkeypatch: pytest.MonkeyPatch) -> Fate:
-    monkeypatch.setattr(launches.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(remote_work.time, "sleep", lambda seconds: None)
     return Fate(monkeypatch)
 
 

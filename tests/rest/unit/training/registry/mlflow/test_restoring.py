@@ -14,8 +14,8 @@ import pytest
 from tests.unit.training.evaluation.model_files import model_folder
 from tests.unit.training.registry.scenes import decide_on
 from training.errors import DataError
+from training.registry.ledger.alias_findings import RecordedFindings
 from training.registry.ledger.decisions import find_version, holder_of
-from training.registry.ledger.findings import RecordedFindings
 from training.registry.ledger.ledger import Ledger
 from training.registry.ledger.version_weights import noted
 from training.registry.mlflow import restoring
