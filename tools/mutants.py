@@ -66,7 +66,7 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {
     **{
         f"training/registry/gates/{file}.py": tuple(
             f"{REGISTRY}/gates/test_{name}.py"
-            for name in ("judging", "outcomes", "same_weights", "significance", "canary", "naive_baseline", "outside_gate")
+            for name in ("judging", "outcomes", "comparisons", "same_weights", "significance", "canary", "naive_baseline", "outside_gate")
         )
         for file in ("judging", "absolute", "champion", "bounds", "naive_baseline", "significance", "interface")
     },

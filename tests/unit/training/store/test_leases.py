@@ -42,6 +42,11 @@ def test_newer_attempt_of_the_same_task_takes_over_and_the_old_one_is_fenced(add
     assert new.epoch == 2
 
 
+def test_only_an_attempt_that_has_held_the_lease_before_is_a_restart(address: StageAddress) -> None:
+    starts = [Lease.acquire(address, owner="one", attempt_id=attempt) for attempt in ("a", "b", "a")]
+    assert [lease.is_restart for lease in starts] == [False, False, True]
+
+
 def test_fence_holds_even_if_the_old_writer_never_looked(address: StageAddress) -> None:
     old = Lease.acquire(address, owner="one", attempt_id="a")
     new = Lease.acquire(address, owner="one", attempt_id="b")

@@ -76,8 +76,10 @@ def test_bound_that_rejects_a_significantly_better_candidate_than_a_worse_champi
 
 def test_bound_says_nothing_of_the_champion_where_it_is_not_worse_or_the_gain_is_not_sure() -> None:
     below = changed(("metrics", "auc"), 0.59)
-    unsure = {**below, "champion_metrics": {**GOOD["champion_metrics"], "auc": 0.5}, "comparison": {**BETTER, "low": -0.001}}
-    for evaluation in (below, unsure):
+    worse = {**below, "champion_metrics": {**GOOD["champion_metrics"], "auc": 0.5}}
+    unsure = [{**worse, "comparison": {**BETTER, "low": low}} for low in (-0.001, 0.0, "nan")]
+    equal = {**below, "champion_metrics": {**GOOD["champion_metrics"], "auc": 0.59}}
+    for evaluation in (below, *unsure, equal):
         assert "champion" not in next(reason.words for reason in judged(evaluation).reasons if reason.gate == "minimum")
 
 

@@ -63,6 +63,14 @@ def test_too_few_blocks_are_named_with_what_was_used_instead() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("seconds", "length"),
+    [(86_400.0, "1d"), (129_600.5, "1.5d"), (3_600.0, "1h"), (5_400.5, "1.5h"), (60.0, "1m"), (90.5, "1.5min"), ("nan", "unknown length")],
+)
+def test_the_length_of_a_block_has_the_unit_that_it_is_at_least_one_of(seconds: float | str, length: str) -> None:
+    assert f"14 blocks of {length}," in judged(blocks={**BLOCKS, "block_seconds": seconds}).words
+
+
 @pytest.mark.parametrize(("automatic", "helps"), [(600.0, "evaluate.entities"), (86400.0, "a longer data.split.test")])
 def test_an_unbounded_interval_fails_by_its_severity_and_says_what_helps(automatic: float, helps: str) -> None:
     none = {**BLOCKS, "clusters": "none", "num_clusters": 0, "num_blocks": 2, "too_few_blocks": True, "bounded": False}
