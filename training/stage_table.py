@@ -14,6 +14,8 @@ TRIAL: Final = "trial"
 """One trial of a study: a stage with an address of its own, many of them before `tune`."""
 CANARY: Final = "canary"
 """Scores a canary and its champion on new rows."""
+REPAIR: Final = "repair"
+"""Makes MLflow agree with the ledger, for all models."""
 
 
 class Place(StrEnum):
@@ -25,6 +27,8 @@ class Place(StrEnum):
     """The mapped tasks before `tune`."""
     CANARY = "canary"
     """`<pipeline>.canary`."""
+    HOUSEKEEPING = "housekeeping"
+    """That of all pipelines: none of them sizes it."""
 
 
 class Need(StrEnum):
@@ -131,6 +135,7 @@ _ROWS: Final = (
         imports=frozenset({Named.OTHER_FAMILIES, Named.METRICS}),
         sized_like="evaluate",
     ),
+    Stage(name=REPAIR, place=Place.HOUSEKEEPING, services=_ALL_SERVICES, sized_like="promote"),
 )
 
 TABLE: Final[Mapping[str, Stage]] = {row.name: row for row in _ROWS}

@@ -3,8 +3,7 @@
 python -m training.stages.promote REQUEST_URI
 
 `parameters["order"]` names what is decided about: absent, a candidate on its evaluation; `canary`, a canary on what arrived since;
-`follow`, nothing: the decision (an answer to a request, a rollback) is in the ledger and is propagated to MLflow; `repair`, nothing:
-all models are compared with MLflow (housekeeping).
+`follow`, nothing: the decision (an answer to a request, a rollback) is in the ledger and is propagated to MLflow.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Final
 
 from training.contracts import JsonObject, JsonValue, canonical_json, sha256_hex
 from training.data.features.transforms_file import serving_inputs
-from training.engine.tracking.mlflow_delivery import deliver_all, tracked_run
+from training.engine.tracking.mlflow_delivery import tracked_run
 from training.errors import DeniedError, UnavailableError
 from training.evaluation.record import FILE, EvaluationRecord
 from training.registry.gates.judging import CanaryVerdict, decide, judge_canary
@@ -40,7 +39,6 @@ from training.store import Manifest
 
 with lean_imports(deferred=MLFLOW_DEFERRED, absent=MLFLOW_OPTIONAL):
     from training.registry.mlflow.mirror import mirror
-    from training.registry.mlflow.repair import repair_models
     from training.registry.mlflow.restoring import Origin, registration_now
     from training.registry.mlflow.runs import note_decision
 
@@ -54,12 +52,10 @@ def work(context: StageContext) -> Outcome:
 
     Raises:
         DataError: `evaluation.damaged`, `evaluation.newer`.
-        DeniedError: `promotion.conflict`, `evaluation.mismatch`, `canary.missing`, `decision.unknown`, `registry.repair`.
-        UnavailableError: `database.unavailable`, `mlflow.unavailable`, `registry.repair`; a retry continues from there.
+        DeniedError: `promotion.conflict`, `evaluation.mismatch`, `canary.missing`, `decision.unknown`.
+        UnavailableError: `database.unavailable`, `mlflow.unavailable`; a retry continues from there.
     """
     order = context.request.parameters.get("order", {"kind": "candidate"})
-    if order["kind"] == "repair":
-        return _repaired(context)
     ledger, model = Ledger(), context.spec.promote.model
     with context.timed("ledger"):
         kept = _DECIDERS[order["kind"]](context, ledger, order)
@@ -77,21 +73,6 @@ def work(context: StageContext) -> Outcome:
         logger.info("%s %s: %s", verdict(reason), reason["gate"], reason["words"])
     logger.info("version %s of %s: %s, %s", _named(kept), model, kept.outcome, kept.action)
     return _outcome(context, kept, standing)
-
-
-def _repaired(context: StageContext) -> Outcome:
-    """Repair all models, and deliver the metrics that wait for MLflow, whether or not anything was ever decided."""
-    limit = context.request.parameters.get("forget_before")
-    before = None if limit is None else datetime.fromisoformat(limit).replace(tzinfo=UTC)
-    with context.timed("registry", kind="mlflow"):
-        found = repair_models(context.store, Ledger(), forget_before=before)
-    if not found.skipped:  # Else MLflow does not answer.
-        with context.timed("tracking", kind="mlflow"):
-            deliver_all(context.store.bucket)
-    found.check()
-    record = {"repaired": found.models, "forget_before": limit, "at": datetime.now(UTC).isoformat(timespec="seconds")}
-    uri, manifest = context.store.manifests.put_files("repair", {"repair.json": canonical_json(record)}, record)
-    return Outcome(artifact_uri=uri, digest=manifest.digest, scalars={"models": len(found.models)})
 
 
 def _followed(context: StageContext, ledger: Ledger, kept: Entry | CanaryVerdict, *, is_order: bool) -> ModelAliases:

@@ -26,6 +26,7 @@ from training.errors import NightshiftError, SpecError
 from training.process.waiting import waiting_for_database
 from training.registry.ledger.version_weights import model_id_of, noted
 from training.spec.rules.names import HOUSEKEEPING
+from training.stage_table import REPAIR
 from training.store import Ref, Store
 from training.store.garbage_collector import MAX_CLOCK_DIFFERENCE
 from training.store.reachability import UNDELIVERED
@@ -48,7 +49,7 @@ class RepairOperator(StageOperator):
     """Makes MLflow agree with the ledger for all models, delivers waiting metrics, and deletes what retention deleted elsewhere."""
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__(stage="promote", **kwargs)
+        super().__init__(stage=REPAIR, **kwargs)
 
     @waiting_for_database()
     def execute(self, context: Context) -> dict[str, JsonValue]:
@@ -96,11 +97,9 @@ class RepairOperator(StageOperator):
 
     def work(self, context: Context, resolved: ResolvedRun, settings: Settings, *, nonce: str) -> Work:
         """Return the work, which is new in each run."""
-        parameters: dict[str, object] = {"order": {"kind": "repair"}}
         retention = self._retention()
-        if retention is not None:
-            parameters["forget_before"] = (datetime.now(UTC) - retention.runs).date().isoformat()
-        return Work.of(resolved, self.stage, {"repair": "all models"}, nonce=_run_id(context), parameters=parameters)
+        parameters = {} if retention is None else {"forget_before": (datetime.now(UTC) - retention.runs).date().isoformat()}
+        return Work.of(resolved, self.stage, {}, nonce=_run_id(context), parameters=parameters)
 
     def finish(self, context: Context, found: StageResult, run: RunIdentity) -> dict[str, JsonValue]:
         """Note when everything was compared, and return the result for XCom."""

@@ -20,6 +20,7 @@ from nightshift.operators.metrics import CopyMetricsOperator
 from nightshift.operators.repair import RepairOperator
 from nightshift.wiring.task_classes import task_class
 from training.spec.rules.names import HELPER_TAG, HOUSEKEEPING
+from training.stage_table import REPAIR
 
 COLLECTION_LIMIT: Final = timedelta(hours=12)
 """A collection whose storage hangs gives its slot in the pool back."""
@@ -39,8 +40,8 @@ def housekeeping_dag() -> DAG:
     )
     with dag:
         expire = ExpireOperator(task_id="expire", pool=CPU.name, retries=2)
-        repairing, arguments = task_class(RepairOperator, "promote", None)
-        expire >> repairing(task_id="repair", pool=CPU.name, retries=2, **arguments)
+        repairing, arguments = task_class(RepairOperator, REPAIR, None)
+        expire >> repairing(task_id=REPAIR, pool=CPU.name, retries=2, **arguments)
         CollectOperator(task_id="collect", pool=CPU.name, retries=2, execution_timeout=COLLECTION_LIMIT)
         CleanHomeOperator(task_id="clean", pool=CPU.name, retries=2)
         CopyMetricsOperator(task_id="metrics", pool=CPU.name, retries=2)

@@ -12,9 +12,9 @@ from training.spec.rules.rule_problems import Violation
 from training.spec.scalar_types import Bytes, Section, told
 from training.spec.sections.promotion import Promote
 from training.spec.sections.tuning import Tune
-from training.stage_table import ALL_STAGES, TABLE, TRAININGS
+from training.stage_table import TABLE, TRAININGS, Place
 
-SIZED: Final = tuple(stage for stage in ALL_STAGES if stage not in TRAININGS)
+SIZED: Final = tuple(stage for stage, row in TABLE.items() if stage not in TRAININGS and row.place is not Place.HOUSEKEEPING)
 
 
 class StageResources(Section):

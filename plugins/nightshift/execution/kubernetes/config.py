@@ -101,7 +101,7 @@ class Cluster(Section):
     secrets: dict[str, Annotated[tuple[KubernetesName, ...], Field(strict=False)]] = Field(default_factory=dict)
     """Stage, or `all`, to the Secrets whose keys become environment variables of its process."""
     resources: dict[str, Amount] = Field(default_factory=dict)
-    """Stage, or `default`, to its resources; without its own, `trial` has those of `train`, and `canary` those of `evaluate`."""
+    """Stage, or `default`, to its resources. Without its own, `trial` has those of `train`, `canary` evaluate's, `repair` promote's."""
     gpu_resource: Line = "nvidia.com/gpu"
     """Name by which the nodes offer GPUs, or parts of them (`nvidia.com/mig-3g.40gb`)."""
     scratch: Bytes = Field(default="20GiB", validate_default=True)

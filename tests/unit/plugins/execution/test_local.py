@@ -247,6 +247,7 @@ OWN = {
     "promote": DATABASE | MLFLOW,
     "trial": DATABASE | MLFLOW | {"NCCL_DEBUG"},
     "canary": set(),
+    "repair": DATABASE | MLFLOW,
 }
 
 

@@ -65,7 +65,7 @@ def test_an_hour_beside_a_training_of_a_week_lists_once_and_reads_a_heartbeat_ea
     monkeypatch.setattr(leases, "AwakeClock", lambda: lambda: now[0])
     requests.clear()
     waiter = RunIdentity(dag_id="p", run_id="other", task_id="train")
-    task = cast(StageTask, SimpleNamespace(address=address, run=waiter, say=print))
+    task = cast(StageTask, SimpleNamespace(work=SimpleNamespace(folder=address), run=waiter, say=print))
     assert local.wait_for_others(task) == (0, None)
     polls = 3600 / local.POLL_SECONDS + 1
     assert requests["list"] == polls

@@ -233,25 +233,25 @@ def test_one_process_is_started_for_all_models_where_anything_is_open(
     # What no channel takes fails the task.
     with nullcontext() if change is not alert else pytest.raises(AirflowFailException, match="it serves w2"):
         execute(task, context())
-    assert started == ["promote"]
+    assert started == ["repair"]
 
 
 def test_run_that_was_triggered_by_hand_compares_everything(quiet: Ledger, started: list[str], execute: Any) -> None:
     execute(RepairOperator(task_id="repair"), context("manual"))
-    assert started == ["promote"]
+    assert started == ["repair"]
 
 
 def test_repair_is_new_work_in_each_run_and_its_end_is_noted(quiet: Ledger, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     task, settings = RepairOperator(task_id="repair"), Settings.from_environment()
     works = [task.work(context(run_id=run_id), task.resolved(context(run_id=run_id)), settings, nonce="") for run_id in ("r1", "r2")]
     before = (datetime.now(UTC) - timedelta(days=30)).date().isoformat()
-    assert works[0].parameters == works[1].parameters == {"order": {"kind": "repair"}, "forget_before": before}
+    assert works[0].parameters == works[1].parameters == {"forget_before": before}
     assert works[0].id != works[1].id
     task.finish(context(), result(), RUN)
     assert store.ref(DONE_REF).head_number() == 2
     monkeypatch.setenv("NIGHTSHIFT_RETENTION", "/nosuch/retention.yaml")
     without_retention = task.work(context(run_id="r3"), task.resolved(context(run_id="r3")), settings, nonce="")
-    assert without_retention.parameters == {"order": {"kind": "repair"}}, "MLflow is followed all the same, and nothing is deleted"
+    assert without_retention.parameters == {}, "MLflow is followed all the same, and nothing is deleted"
     task.finish(context(), result(), RUN)
     assert store.ref(DONE_REF).head_number() == 2
 
@@ -259,7 +259,7 @@ def test_repair_is_new_work_in_each_run_and_its_end_is_noted(quiet: Ledger, stor
 def result() -> StageResult:
     return StageResult(
         pipeline="search_ranking",
-        stage="promote",
+        stage="repair",
         fingerprint="f" * 64,
         artifact_uri="u",
         digest="d",
@@ -307,7 +307,7 @@ def test_waiting_metrics_without_any_decision_are_delivered_with_the_spec_of_the
     store.address("p", "train", "f" * 64).write_request(request)
     execute(task, context())
     assert task.resolved(context()).spec_uri == spec_uri
-    assert started == ["promote"]
+    assert started == ["repair"]
 
 
 def test_task_that_failed_for_one_model_says_which_and_why(

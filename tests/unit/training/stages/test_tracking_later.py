@@ -42,8 +42,8 @@ class Night:
         address = self.bench.store.address(train.pipeline, train.stage, train.fingerprint)
         return {"mlflow_run_id": train.scalars["mlflow_run_id"], "training_uri": address.uri}
 
-    def promote(self, order: dict[str, Any], work: str, **more: Any) -> StageResult:
-        return self.bench.stage("promote", {}, {"order": order, **more}, work=work)
+    def repair(self, work: str, **parameters: Any) -> StageResult:
+        return self.bench.stage("repair", {}, parameters, work=work)
 
 
 @pytest.fixture(scope="module")
@@ -86,9 +86,9 @@ def test_evaluation_delivers_the_metrics_and_shows_the_run_and_so_does_the_decis
 
 def test_housekeeping_delivers_what_no_later_stage_delivered(night: Night) -> None:
     (entry,) = Ledger().history("orders")
-    night.promote({"kind": "follow", "key": entry.key}, "follow")
+    night.bench.stage("promote", {}, {"order": {"kind": "follow", "key": entry.key}}, work="follow")
     assert [journal.key.rsplit("/", 1)[-1] for journal in pending_journals(night.bench.store.bucket)] == [night.alone.fingerprint]
-    night.promote({"kind": "repair"}, "repair")
+    night.repair("delivers")
     assert pending_journals(night.bench.store.bucket) == []
     assert sorted(step for step, _at in points_of(night.alone, night)) == list(range(1, EPOCHS))
 
@@ -102,7 +102,7 @@ def test_housekeeping_delivers_metrics_where_the_ledger_has_no_decision(
     writer.append([("late", 0.5, 1, 1_700_000_000_000)])
     journal.note("000001-later", Backlog(end=End(status="FINISHED", ended_at_ms=1_700_000_000_001)))
     monkeypatch.setenv("NIGHTSHIFT_DATABASE", f"sqlite:///{tmp_path}/empty.db")
-    found = night.promote({"kind": "repair"}, "empty ledger")
+    found = night.repair("empty ledger")
     assert found.scalars["models"] == 0
     assert pending_journals(bucket) == []
     run_id = journal.run_id()
@@ -116,9 +116,9 @@ def test_housekeeping_deletes_old_runs_of_the_pipeline_and_those_of_versions_sta
     assert experiment is not None
     trial = client.create_run(experiment.experiment_id, start_time=0, tags={ID_TAG: "t"}).info.run_id
     client.set_terminated(trial)
-    night.promote({"kind": "repair"}, "before", forget_before="1960-01-01")
+    night.repair("before", forget_before="1960-01-01")
     assert client.get_run(trial).info.lifecycle_stage == "active"
-    night.promote({"kind": "repair"}, "after", forget_before="2100-01-01")
+    night.repair("after", forget_before="2100-01-01")
     assert client.get_run(trial).info.lifecycle_stage == "deleted"
     (version,) = client.search_model_versions("name = 'orders'")
     assert client.get_run(version.run_id).info.lifecycle_stage == "active"

@@ -29,10 +29,10 @@ def test_a_namespace_and_an_image_are_enough(tmp_path: Path) -> None:
     assert cluster.code_version(gpus=0) is None
 
 
-def test_a_trial_and_a_canary_are_sized_as_what_they_repeat_until_the_file_sizes_them(tmp_path: Path) -> None:
-    sizes = "train: {cpus: 3}, evaluate: {cpus: 2}, default: {cpus: 0.5}"
+def test_stages_outside_of_the_chain_are_sized_as_one_of_it_until_the_file_sizes_them(tmp_path: Path) -> None:
+    sizes = "train: {cpus: 3}, evaluate: {cpus: 2}, promote: {cpus: 1}, default: {cpus: 0.5}"
     cluster = load(tmp_path, f"{SMALL}resources: {{{sizes}}}\nsecrets: {{canary: [shadow]}}\n")
-    assert [cluster.amount_of(stage).cpus for stage in ("trial", "canary", "prepare")] == [3, 2, 0.5]
+    assert [cluster.amount_of(stage).cpus for stage in ("trial", "canary", "repair", "prepare")] == [3, 2, 1, 0.5]
     assert cluster.secrets_of("canary") == ("shadow",)
     own = load(tmp_path, f"{SMALL}resources: {{{sizes}, trial: {{cpus: 7}}, canary: {{cpus: 8}}}}\n")
     assert [own.amount_of(stage).cpus for stage in ("trial", "canary")] == [7, 8]

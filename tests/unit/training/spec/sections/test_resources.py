@@ -47,6 +47,7 @@ def test_amounts_make_no_new_work_and_are_in_the_frozen_spec() -> None:
         ("{prepar: {cpus: 2}}", "resources.prepar: [stage.unknown] there is no stage 'prepar' (one of ingest, validate, prepare,"),
         ("{tune: {cpus: 2}}", "resources.tune: [stage.unknown] this pipeline has no stage tune (add the section tune"),
         ("{canary: {cpus: 2}}", "resources.canary: [stage.unknown] this pipeline has no stage canary (add the section promote.canary"),
+        ("{repair: {cpus: 2}}", "resources.repair: [stage.unknown] there is no stage 'repair' (one of ingest, validate, prepare,"),
         ("{prepare: {}}", "resources.prepare: [field.missing] prepare has neither cpus nor memory"),
         ("{prepare: {cpus: 0}}", "resources.prepare.cpus: [resources.cpus] must be greater than 0, got 0"),
         ("{prepare: {memory: 1B}}", "resources.prepare.memory: [resources.memory] memory must be from 16MiB to 32TiB, got '1B'"),
