@@ -191,8 +191,6 @@ def fit_dataset(
         keep=train.checkpoint.keep,
         savers=None if layout.is_replicated else savers_of(gang),
     )
-    if train.from_checkpoint is not None and not is_trial:
-        checkpoints.begin_at(train.from_checkpoint)
     fit = FitContext(
         spec=spec,
         dataset_path=context.folder,
@@ -209,6 +207,8 @@ def fit_dataset(
     )
     status = "FAILED"
     try:
+        if train.from_checkpoint is not None and not is_trial:
+            checkpoints.begin_at(train.from_checkpoint)
         with context.timed("fit"), preemption.watching(context.stop):
             result = load_family(train.model).fit(fit)
         status = "FINISHED"
