@@ -48,7 +48,7 @@ def class_weights_name_classes(data: Data, train: Train, evaluate: Evaluate) -> 
     """Yield a finding for each class weight whose name cannot be a class of a label without names."""
     if not isinstance(train.class_weight, dict) or evaluate.task not in ("binary", "multiclass"):
         return
-    if data.label.rule is None and data.source.types.get(data.label.column) == "string":
+    if data.has_text_label:
         return
     for name in train.class_weight:
         if not name.isdecimal() or (evaluate.task == "binary" and name not in ("0", "1")):

@@ -317,6 +317,11 @@ class Data(Section):
         source = self.source
         return source.is_daily or source.partition is not None or any(table.partition is not None for table in self.features)
 
+    @property
+    def has_text_label(self) -> bool:
+        """Whether the label is the name of a class."""
+        return self.label.rule is None and self.source.types.get(self.label.column) == "string"
+
     def frame_types(self) -> dict[str, str]:
         """Name to type of every column of the joined frame, in its order."""
         types = dict(self.source.types)

@@ -43,7 +43,7 @@ def test_dataset_of_merged_files_has_the_same_bytes(tmp_path: Path, monkeypatch:
         joined.append([path.parent.name for path in found])
         return found
 
-    monkeypatch.setattr("training.stages.prepare.merged", spied)
+    monkeypatch.setattr("training.data.join.plan.merged", spied)
 
     again = bench.prepare(work="merged")
 

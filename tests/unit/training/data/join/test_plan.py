@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from training.data.join.window_plan import window_columns
+from training.data.join.plan import window_columns
 from training.data.join.windows import WindowColumn
 from training.runtime.provenance import CHECKOUT
 from training.spec import PipelineSpec, load_spec

@@ -1,0 +1,50 @@
+"""The labels of a dataset's rows, checked: something can be learned from them in each split."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from training.data.dataset.scratch_arrays import ScratchArrays
+from training.data.features.classes import Classes, check_class_numbers, number_classes
+from training.data.join.contract import LABEL
+from training.data.split.by_time import check_labels
+from training.data.split.division import Division
+from training.spec import PipelineSpec
+
+logger = logging.getLogger(__name__)
+
+MAX_CLASSES_SHOWN: Final = 20
+"""Names of classes in a line of the log."""
+
+
+def labels_of(spec: PipelineSpec, division: Division, arrays: ScratchArrays) -> tuple[NDArray[np.float32], Classes | None]:
+    """Return the label of each row, [n]: numbers unchanged, named classes as their numbers; and the classes, where they have names.
+
+    Raises:
+        DataError: `label.not_a_class`, `label.classes`, `label.single_class`, `label.missing_in_split`.
+    """
+    task, classes = spec.evaluate.task, None
+    if spec.data.has_text_label:
+        label, classes = _named(spec, division, arrays)
+    else:
+        label = arrays.column(division.frame, LABEL, np.float32)
+        if task in ("binary", "multiclass"):
+            check_class_numbers(label, is_binary=task == "binary")
+    check_labels(label, division.rows, task=task, names=() if classes is None else classes.names)
+    return label, classes
+
+
+def _named(spec: PipelineSpec, division: Division, arrays: ScratchArrays) -> tuple[NDArray[np.float32], Classes]:
+    settings = spec.data.label
+    numbers, classes = number_classes(division.frame, division.rows, arrays, column=settings.column, positive=settings.positive)
+    logger.info("%d classes: %s", len(classes.names), ", ".join(classes.names[:MAX_CLASSES_SHOWN]))
+    for split, names in classes.unseen.items():
+        listed = ", ".join(names[:MAX_CLASSES_SHOWN])
+        logger.warning(
+            "%d classes of the %s rows are not in the rows before them, so no model can know them: %s", len(names), split, listed
+        )
+    return numbers, classes
