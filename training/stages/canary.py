@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 import numpy as np
 from numpy.typing import NDArray
 
-from training.contracts import Scalar, json_number
+from training.contracts import Scalar, StageRequest, json_number
 from training.data.dataset.manifest import meta_of
 from training.data.dataset.reader import DatasetReader
 from training.data.features.classes import Classes
@@ -29,7 +29,8 @@ from training.pages.evaluation import EvaluationPage, render_report
 from training.pages.plots import task_plots
 from training.registry.gates.judging import CanaryVerdict, judge_canary
 from training.runtime.runner import Outcome, StageContext, main
-from training.store import Manifest, set_run_ref
+from training.spec import PipelineSpec
+from training.store import Manifest
 
 logger = logging.getLogger(__name__)
 
@@ -43,45 +44,47 @@ def work(context: StageContext) -> Outcome:
         DeniedError: `canary.missing`.
         DataError: a model or the rows cannot be read.
     """
-    rivals = _rivals(context)
-    dataset = context.store.manifests.get(context.request.inputs["dataset"], kind="dataset")
+    request, spec, store, folder = context.request, context.spec, context.store, context.folder
+    rivals = {name: rival for name, rival in rivals_in(request.parameters).items() if rival is not None}
+    if len(rivals) < 2:
+        message = f"{spec.promote.model} has no canary next to a champion"
+        raise DeniedError("canary.missing", message, hint="it was settled meanwhile")
+    dataset = context.input("dataset")
     # The end of the window that the canary was made, chosen and tested with.
     since = datetime.fromisoformat(rivals["canary"].bounds["test"][1])
     with context.timed("fetch"):
-        raw, rows = _arrived(context, dataset, since)
+        reader = DatasetReader(store, dataset, folder / "dataset")
+        raw = RawRows(reader, reader.numbers_since(spec.data.source.event_time, since))
+        labels = reader.rows_numbered(raw.numbers, [LABEL])[LABEL].to_numpy(dtype=np.float64)
+        rows = LabelledRows.of(spec, raw, labels, dataset.meta["group"])
     logger.info("%s rows with labels since %s", f"{rows.num_rows:,}", since.isoformat())
     scores: dict[str, Floats] = {}
     if rows.num_units:
         with context.timed("score"):
             classes = Classes.of(meta_of(dataset))
-            predictors = ((name, load_rival(context.store, rival, context.folder / name)) for name, rival in rivals.items())
+            predictors = ((name, load_rival(store, rival, folder / name)) for name, rival in rivals.items())
             scores = {name: raw.scores(predictor, classes) for name, predictor in predictors}
     with context.timed("compare"):
-        record = _record(context, dataset, rows, scores, rivals, since)
-    return _store(context, record, _page(context, record, rows, scores, rivals))
+        record = _facts(dataset, rows, rivals, since)
+        if scores:
+            record = EvaluationRecord.of_parts(record, _measured(spec, rows, scores))
+    page = _page(spec, request, record, rows, scores, rivals)
+    primary = spec.evaluate.primary
+    scalars: dict[str, Scalar] = {
+        "rows": record.num_rows,
+        "primary": primary,
+        "canary": json_number(record.metrics.get(primary)),
+        "champion": json_number(record.champion_metrics.get(primary)),
+        **{name: json_number(getattr(record.comparison, name, None)) for name in ("gain", "low", "high", "probability")},
+    }
+    files = {FILE: record.to_bytes(), "report.html": page}
+    return context.store_artifact("evaluation", files, record.to_json(*META_KEYS), scalars, ref="canary", pages={"canary": page})
 
 
-def _rivals(context: StageContext) -> dict[str, Rival]:
-    """Return the canary and the champion."""
-    rivals = {name: rival for name, rival in rivals_in(context.request.parameters).items() if rival is not None}
-    if len(rivals) < 2:
-        message = f"{context.spec.promote.model} has no canary next to a champion"
-        raise DeniedError("canary.missing", message, hint="it was settled meanwhile")
-    return rivals
-
-
-def _arrived(context: StageContext, dataset: Manifest, since: datetime) -> tuple[RawRows, LabelledRows]:
-    reader = DatasetReader(context.store, dataset, context.folder / "dataset")
-    raw = RawRows(reader, reader.numbers_since(context.spec.data.source.event_time, since))
-    labels = reader.rows_numbered(raw.numbers, [LABEL])[LABEL].to_numpy(dtype=np.float64)
-    return raw, LabelledRows.of(context.spec, raw, labels, dataset.meta["group"])
-
-
-def _record(
-    context: StageContext, dataset: Manifest, rows: LabelledRows, scores: Mapping[str, Floats], rivals: Mapping[str, Rival], since: datetime
-) -> EvaluationRecord:
+def _facts(dataset: Manifest, rows: LabelledRows, rivals: Mapping[str, Rival], since: datetime) -> EvaluationRecord:
+    """Return the record of rows of which nothing is measured yet."""
     canary = rivals["canary"]
-    facts = EvaluationRecord(
+    return EvaluationRecord(
         format_version=FORMAT_VERSION,
         version=canary.version,
         candidate=Candidate(weights_digest=canary.weights_digest, model=None, bounds=canary.bounds),
@@ -99,20 +102,24 @@ def _record(
         importance=None,
         since=since.isoformat(),
     )
-    return EvaluationRecord.of_parts(facts, _measured(context, rows, scores)) if scores else facts
 
 
-def _measured(context: StageContext, rows: LabelledRows, scores: Mapping[str, Floats]) -> EvaluationRecord:
-    measures = Measures(context.spec.evaluate, rows, seed=context.spec.train.seed)
+def _measured(spec: PipelineSpec, rows: LabelledRows, scores: Mapping[str, Floats]) -> EvaluationRecord:
+    measures = Measures(spec.evaluate, rows, seed=spec.train.seed)
     canary, champion = scores["canary"], scores["champion"]
     rest = EvaluationRecord(alarm=measures.alarm(canary, champion), checks=measures.checks(canary, champion))
     return EvaluationRecord.of_parts(measures.measured(canary, champion), rest)
 
 
 def _page(
-    context: StageContext, record: EvaluationRecord, rows: LabelledRows, scores: Mapping[str, Floats], rivals: Mapping[str, Rival]
+    spec: PipelineSpec,
+    request: StageRequest,
+    record: EvaluationRecord,
+    rows: LabelledRows,
+    scores: Mapping[str, Floats],
+    rivals: Mapping[str, Rival],
 ) -> bytes:
-    spec, plots, by_name = context.spec, {}, []
+    plots, by_name = {}, []
     names = list(record.classes or ())
     if scores:
         named = {"candidate": scores["canary"], "champion": scores["champion"]}
@@ -127,40 +134,25 @@ def _page(
     return render_report(
         EvaluationPage(
             record=record,
-            pipeline=context.request.pipeline,
-            as_of=local_moment(context.request.as_of, spec.timezone),
+            pipeline=request.pipeline,
+            as_of=local_moment(request.as_of, spec.timezone),
             rules=spec.evaluate,
             plots=plots,
             facts=facts,
             classes=by_name,
-            decision=_verdict(context, record),
+            decision=_verdict(spec, request, record),
         )
     )
 
 
-def _verdict(context: StageContext, record: EvaluationRecord) -> CanaryVerdict | None:
+def _verdict(spec: PipelineSpec, request: StageRequest, record: EvaluationRecord) -> CanaryVerdict | None:
     """Return what `promote` will decide on these numbers, at the same instant; None where the request is older than the page's verdict."""
-    rules, since = context.spec.promote.canary, context.request.parameters.get("canary_since")
+    rules, since = spec.promote.canary, request.parameters.get("canary_since")
     if rules is None or since is None:
         return None
-    now = min(datetime.fromisoformat(context.request.as_of), datetime.now(UTC))
-    approved = context.request.parameters.get("canary_approved", ())
-    return judge_canary(record, rules, rules=context.spec.evaluate, since=datetime.fromisoformat(since), now=now, approved=approved)
-
-
-def _store(context: StageContext, record: EvaluationRecord, page: bytes) -> Outcome:
-    files = {FILE: record.to_bytes(), "report.html": page}
-    uri, manifest = context.store.manifests.put_files("evaluation", files, record.to_json(*META_KEYS))
-    set_run_ref(context.store, context.request, "canary", uri)
-    primary = context.spec.evaluate.primary
-    scalars: dict[str, Scalar] = {
-        "rows": record.num_rows,
-        "primary": primary,
-        "canary": json_number(record.metrics.get(primary)),
-        "champion": json_number(record.champion_metrics.get(primary)),
-        **{name: json_number(getattr(record.comparison, name, None)) for name in ("gain", "low", "high", "probability")},
-    }
-    return Outcome(artifact_uri=uri, digest=manifest.digest, scalars=scalars, reports={"canary": context.publish_page("canary", page)})
+    now = min(datetime.fromisoformat(request.as_of), datetime.now(UTC))
+    approved = request.parameters.get("canary_approved", ())
+    return judge_canary(record, rules, rules=spec.evaluate, since=datetime.fromisoformat(since), now=now, approved=approved)
 
 
 if __name__ == "__main__":

@@ -5,17 +5,19 @@ python -m training.stages.evaluate REQUEST_URI
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from training.contracts import JsonObject, Scalar, json_number
+from training.contracts import Scalar, StageRequest, json_number
 from training.data.dataset.manifest import meta_of
 from training.data.dataset.reader import DatasetReader
 from training.data.dataset.scratch_arrays import ScratchArrays
@@ -53,13 +55,17 @@ from training.pages.plots import task_plots
 from training.registry.gates.judging import decide
 from training.runtime.lazy_imports import MLFLOW_DEFERRED, MLFLOW_MODELS_OPTIONAL, lean_imports
 from training.runtime.runner import Outcome, StageContext, main
+from training.spec import PipelineSpec
 from training.spec.registration import registered_words
-from training.store import Manifest, set_run_ref
+from training.store import Manifest, Store
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from training.pages.evaluation_view import Link
     from training.registry.ledger.version_weights import MLflowRegistration
+    from training.runtime.context import ReportProgress
+    from training.spec.sections.evaluation import LatencyLimits
 
 logger = logging.getLogger(__name__)
 
@@ -83,83 +89,87 @@ def work(context: StageContext) -> Outcome:
         DataError: a model or the rows cannot be read: nothing is promoted on what was not measured; `metric.failed`.
         UnavailableError: `mlflow.unavailable`.
     """
-    request, store = context.request, context.store
-    dataset = store.manifests.get(request.inputs["dataset"], kind="dataset")
-    model = store.manifests.get(request.inputs["model"], kind="model")
+    request, store, spec, folder = context.request, context.store, context.spec, context.folder
+    dataset, model = context.input("dataset"), context.input("model")
     rivals = rivals_in(request.parameters)
     with context.timed("fetch"):
-        reader, data = _read(context, dataset)
-        alike = compared(store, dataset, reader, data.test, rivals, as_of=request.as_of, folder=context.folder)
+        reader, data = _read(store, dataset, folder, event_time=spec.data.source.event_time)
+        alike = compared(store, dataset, reader, data.test, rivals, as_of=request.as_of, folder=folder)
         data = replace(data, test=alike.test)
         raw = RawRows(reader, data.test)
-        rows = LabelledRows.of(context.spec, raw, data.labels[data.test], dataset.meta["group"])
+        rows = LabelledRows.of(spec, raw, data.labels[data.test], dataset.meta["group"])
         first_rows = raw.at(np.arange(min(LATENCY_ROWS, len(raw)))).frame()
-        measures = Measures(context.spec.evaluate, rows, seed=context.spec.train.seed)
-        predictor = load_predictor(store.manifests.fetch(model, context.folder / "candidate"))
+        measures = Measures(spec.evaluate, rows, seed=spec.train.seed)
+        predictor = load_predictor(store.manifests.fetch(model, folder / "candidate"))
     with context.timed("tracking", kind="mlflow"):
         run_id = tracked_run(store.bucket, request.parameters)
     with context.timed("register", kind="mlflow"):
         registered = _register(context, model, predictor, first_rows, run_id)
     with context.timed("score"):
-        others = {name: rival for name, rival in rivals.items() if rival is not None and alike.is_baseline(name)}
-        scored = _score(context, dataset, raw, predictor, others)
+        models: dict[str, Callable[[], Predictor]] = {
+            name: functools.partial(load_rival, store, rival, folder / name)
+            for name, rival in rivals.items()
+            if rival is not None and alike.is_baseline(name)
+        }
+        scored = _score(raw, Classes.of(meta_of(dataset)), {**models, "candidate": lambda: predictor}, context.progress)
     with context.timed("compare"):
         measured = _measured(measures, rows, scored)
     with context.timed("baselines"):
-        baselines = naive_record(context.spec, data, scored.candidate, measured.metrics)
+        baselines = naive_record(spec, data, scored.candidate, measured.metrics)
     with context.timed("checks"):
-        result_checks = _checks(context, data, RawRows(reader, data.training), raw, predictor, measures, scored)
+        result_checks = _checks(
+            spec, data, RawRows(reader, data.training), raw, predictor.inputs, measures.checks(scored.candidate, scored.champion)
+        )
         importance = measures.importance(predictor.predict, lambda numbers: raw.at(numbers).frame(predictor.inputs), predictor.inputs)
     with context.timed("latency"):
-        calls = _calls(context, first_rows, dataset)
+        calls = _calls(spec.evaluate.latency_ms, folder, first_rows, group=dataset.meta["group"])
     rest = EvaluationRecord(
         baselines=baselines,
         checks=result_checks,
         importance=importance,
         latency=calls,
-        **_to_approve(context),
+        # What a person has to approve of the data.
+        **({"data_to_approve": tuple(context.input("validation").meta["to_approve"])} if "validation" in request.inputs else {}),
     )
     record = EvaluationRecord.of_parts(_facts(model, dataset, registered, rivals, alike), measured, rest)
     with context.timed("report"):
-        page = _report(context, rows, scored, record, model, run_id)
+        history = json.loads((folder / "candidate" / "history.json").read_bytes())
+        page = _report(spec, request, rows, scored, record, history, _shown_facts(record, model, spec.promote.model, run_id))
     return _store(context, record, baselines, page, run_id)
 
 
-def _read(context: StageContext, dataset: Manifest) -> tuple[DatasetReader, Splits]:
-    """Fetch a dataset's raw rows and splits.
+def _read(store: Store, dataset: Manifest, folder: Path, *, event_time: str) -> tuple[DatasetReader, Splits]:
+    """Fetch a dataset's raw rows and splits to the local `folder`; `event_time` is the column of the rows' instants.
 
     Raises:
         DataError: an object is missing or altered; `dataset.newer`.
     """
-    reader = DatasetReader(context.store, dataset, context.folder / "dataset")
-    arrays = ScratchArrays(context.folder)
+    reader = DatasetReader(store, dataset, folder / "dataset")
+    arrays = ScratchArrays(folder)
     training, validation, test = (reader.numbers(name, arrays) for name in SPLITS)
     return reader, Splits(
         frame=reader,
         columns=RawRows(reader, test).names,
         labels=arrays.column(reader, LABEL, np.float64),
-        event_us=arrays.column(reader, context.spec.data.source.event_time, "datetime64[us]").view(np.int64),
+        event_us=arrays.column(reader, event_time, "datetime64[us]").view(np.int64),
         training=training,
         validation=validation,
         test=test,
     )
 
 
-def _score(context: StageContext, dataset: Manifest, raw: RawRows, predictor: Predictor, others: dict[str, Rival]) -> Scored:
-    found: dict[str, Floats] = {}
-    classes = Classes.of(meta_of(dataset))
-    done, total = 0, len(raw) * (1 + len(others))
+def _score(raw: RawRows, classes: Classes | None, models: Mapping[str, Callable[[], Predictor]], progress: ReportProgress) -> Scored:
+    """Score the rows with each model, which is loaded when it is its turn."""
+    done, total = 0, len(raw) * len(models)
 
     def scored(num_rows: int) -> None:
         nonlocal done
         done += num_rows
-        context.progress(done, total, "rows scored")
+        progress(done, total, "rows scored")
 
     scored(0)
-    for name, other in others.items():
-        found[name] = raw.scores(load_rival(context.store, other, context.folder / name), classes, scored)
-    candidate = raw.scores(predictor, classes, scored)
-    return Scored(candidate=candidate, champion=found.get("champion"), canary=found.get("canary"))
+    found = {name: raw.scores(load(), classes, scored) for name, load in models.items()}
+    return Scored(candidate=found["candidate"], champion=found.get("champion"), canary=found.get("canary"))
 
 
 def _measured(measures: Measures, rows: LabelledRows, scored: Scored) -> EvaluationRecord:
@@ -175,37 +185,25 @@ def _measured(measures: Measures, rows: LabelledRows, scored: Scored) -> Evaluat
 
 
 def _checks(
-    context: StageContext,
-    data: Splits,
-    training: RawRows,
-    raw: RawRows,
-    predictor: Predictor,
-    measures: Measures,
-    scored: Scored,
+    spec: PipelineSpec, data: Splits, training: RawRows, raw: RawRows, inputs: Sequence[str], of_scores: ResultChecks
 ) -> ResultChecks:
-    rules = context.spec.evaluate
-    entities = rules.entities or tuple(context.spec.data.source.key)
+    """Add to the checks of the scores those of the rows and of the model's inputs."""
+    rules = spec.evaluate
+    entities = rules.entities or tuple(spec.data.source.key)
     # The area of a series, the item of a ranking: what a row is about may well order the labels, and is known before them.
-    known = [name for name in predictor.inputs if name not in entities] or list(predictor.inputs)
+    known = [name for name in inputs if name not in entities] or list(inputs)
     some, some_tests = (part.at(leakage_checks.evenly(len(part))) for part in (training, raw))
     leakage = leakage_checks.strongest_feature(
         rules.task, known, some, data.labels[some.numbers], some_tests, data.labels[some_tests.numbers]
     )
     overlap = leakage_checks.overlap(entities, training.hashes(entities), raw.hashes(entities))
-    found = measures.checks(scored.candidate, scored.champion)
-    return ResultChecks(leakage=leakage, overlap=overlap, drift=found.drift, constant=found.constant)
+    return ResultChecks(leakage=leakage, overlap=overlap, drift=of_scores.drift, constant=of_scores.constant)
 
 
-def _calls(context: StageContext, rows: pd.DataFrame, dataset: Manifest) -> dict[str, Latency] | None:
-    """Return how long calls of the candidate take, by their number of rows."""
-    limits = context.spec.evaluate.latency_ms.model_dump()
-    found = latency.measure(
-        context.folder / "candidate",
-        rows,
-        context.folder,
-        dataset.meta["group"],
-        {f"{name}_ms": limit for name, limit in limits.items() if limit is not None},
-    )
+def _calls(limits: LatencyLimits, folder: Path, rows: pd.DataFrame, *, group: str | None) -> dict[str, Latency] | None:
+    """Return how long calls of the candidate, whose files are in `folder`, take, by their number of rows."""
+    limits_ms = {f"{name}_ms": limit for name, limit in limits.model_dump().items() if limit is not None}
+    found = latency.measure(folder / "candidate", rows, folder, group, limits_ms)
     return None if found is None else {batch: Latency.model_validate(call) for batch, call in found.items()}
 
 
@@ -237,14 +235,6 @@ def _register(context: StageContext, model: Manifest, predictor: Predictor, rows
     )
 
 
-def _to_approve(context: StageContext) -> JsonObject:
-    """Return the field of the record that says what a person has to approve of the data; nothing where there is nothing."""
-    uri = context.request.inputs.get("validation")
-    if uri is None:
-        return {}
-    return {"data_to_approve": tuple(context.store.manifests.get(uri, kind="validation").meta["to_approve"])}
-
-
 def _facts(
     model: Manifest, dataset: Manifest, registered: MLflowRegistration, rivals: Mapping[str, Rival | None], alike: Compared
 ) -> EvaluationRecord:
@@ -266,30 +256,23 @@ def _facts(
 
 
 def _report(
-    context: StageContext, rows: LabelledRows, scored: Scored, record: EvaluationRecord, model: Manifest, run_id: str | None
+    spec: PipelineSpec,
+    request: StageRequest,
+    rows: LabelledRows,
+    scored: Scored,
+    record: EvaluationRecord,
+    history: Sequence[Mapping[str, float]],
+    facts: Mapping[str, Scalar | Link],
 ) -> bytes:
-    rules, promote = context.spec.evaluate, context.spec.promote
+    rules, promote = spec.evaluate, spec.promote
     classes = list(record.classes or ())
     named = {"candidate": scored.candidate, "champion": scored.champion, "canary": scored.canary}
     plots = task_plots(rules.task, rows.labels, named, groups=rows.groups, gain=rules.gain, classes=classes)
-    history = json.loads((context.folder / "candidate" / "history.json").read_bytes())
-    tracking_uri = TRACKING.text()
-    facts = {
-        **mlflow_facts(tracking_uri, run_id=run_id, model=context.spec.promote.model, version=record.version or ""),
-        "candidate weights": model.meta["weights_digest"],
-        "champion weights": "–" if record.champion is None else record.champion.weights_digest,
-        "dataset": record.dataset,
-        "family": model.meta["family"],
-        **_origin(model),
-        **{f"{split} rows": " to ".join(map(moment, bounds)) for split, bounds in model.meta["bounds"].items()},
-        **({"rows divided": division_words(model.meta["split"])} if "split" in model.meta else {}),
-        **{f"test rows left out, for the {name} learned from them": seen for name, seen in record.rows_seen.items()},
-    }
     return render_report(
         EvaluationPage(
             record=record,
-            pipeline=context.request.pipeline,
-            as_of=local_moment(context.request.as_of, context.spec.timezone),
+            pipeline=request.pipeline,
+            as_of=local_moment(request.as_of, spec.timezone),
             rules=rules,
             plots=plots,
             history=history,
@@ -301,36 +284,48 @@ def _report(
     )
 
 
-def _origin(model: Manifest) -> JsonObject:
-    """Return how a model was made, as the report's facts."""
-    if "registered" in model.meta:
-        return {"origin": registered_words(model.meta["registered"])}
-    return {"best epoch": model.meta["best_epoch"], "seed": model.meta["seed"], "processes": model.meta["world_size"]}
+def _shown_facts(record: EvaluationRecord, model: Manifest, name: str, run_id: str | None) -> dict[str, Scalar | Link]:
+    """Return the facts of the report, by their titles; `name` is the model's in the registry."""
+    meta = model.meta
+    origin: dict[str, Scalar]
+    if "registered" in meta:
+        origin = {"origin": registered_words(meta["registered"])}
+    else:
+        origin = {"best epoch": meta["best_epoch"], "seed": meta["seed"], "processes": meta["world_size"]}
+    return {
+        **mlflow_facts(TRACKING.text(), run_id=run_id, model=name, version=record.version or ""),
+        "candidate weights": meta["weights_digest"],
+        "champion weights": "–" if record.champion is None else record.champion.weights_digest,
+        "dataset": record.dataset,
+        "family": meta["family"],
+        **origin,
+        **{f"{split} rows": " to ".join(map(moment, bounds)) for split, bounds in meta["bounds"].items()},
+        **({"rows divided": division_words(meta["split"])} if "split" in meta else {}),
+        **{f"test rows left out, for the {name} learned from them": seen for name, seen in record.rows_seen.items()},
+    }
 
 
 def _store(context: StageContext, record: EvaluationRecord, baselines: Baselines, page: bytes, run_id: str | None) -> Outcome:
     from training.registry.mlflow.runs import Evaluated, log_evaluation
 
-    store, request, spec = context.store, context.request, context.spec
+    request, spec = context.request, context.spec
+    primary = spec.evaluate.primary
     finite = {name: value for name, value in record.metrics.items() if math.isfinite(value)}
     with context.timed("log", kind="mlflow"):
-        log_evaluation(Evaluated.of(request, spec, store, run_id=run_id, logged_model=record.logged_model), finite, page)
+        log_evaluation(Evaluated.of(request, spec, context.store, run_id=run_id, logged_model=record.logged_model), finite, page)
     best = baselines.best_entry
     meta = {
         **record.to_json(*META_KEYS),
         "naive_baseline": None if best is None else best.to_json(),
-        "named_baselines": named_entries(baselines, context.spec),
+        "named_baselines": named_entries(baselines, spec),
         "baseline_warnings": list(baselines.warnings),
     }
     files = {FILE: record.to_bytes(), "report.html": page}
-    log_record(baselines, context.spec.evaluate.primary, record.metrics)
-    uri, manifest = store.manifests.put_files("evaluation", files, meta)
-    set_run_ref(store, context.request, "evaluation", uri)
-    report_uri = context.publish_page("evaluation", page)
-    scalars = _scalars(record, baselines, context.spec.evaluate.primary)
+    log_record(baselines, primary, record.metrics)
+    scalars = _scalars(record, baselines, primary)
     gain = record.baseline if record.comparison is None else f"gain {number(scalars['gain'])}"
     logger.info("%s %s, %s", scalars["primary"], number(scalars["candidate"]), gain)
-    return Outcome(artifact_uri=uri, digest=manifest.digest, scalars=scalars, reports={"evaluation": report_uri})
+    return context.store_artifact("evaluation", files, meta, scalars, ref="evaluation", pages={"evaluation": page})
 
 
 def _scalars(record: EvaluationRecord, baselines: Baselines, primary: str) -> dict[str, Scalar]:
