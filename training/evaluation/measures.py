@@ -118,15 +118,7 @@ class Measures:
     def fairness(self, scores: Floats) -> dict[str, FairnessGaps]:
         """Return what was measured of each sensitive column."""
         rules, rows = self._rules, self._rows
-        return fairness_of(
-            rows.values,
-            rules.sensitive,
-            rows.labels,
-            scores,
-            task=rules.task,
-            threshold=rules.threshold,
-            least_support=rules.slice_support,
-        )
+        return fairness_of(rows.values, rules.sensitive, self._scored(scores), task=rules.task, least_support=rules.slice_support)
 
     def importance(
         self, predict: Callable[[pd.DataFrame], Floats], read: Callable[[Ints], pd.DataFrame], columns: Sequence[str]

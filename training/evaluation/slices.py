@@ -101,17 +101,15 @@ def worst_and_gap(slices: Sequence[Slice], sign: float) -> tuple[int | None, flo
 
 
 def fairness_of(
-    known: Mapping[str, Values], columns: Sequence[str], labels: Floats, scores: Floats, *, task: str, threshold: float, least_support: int
+    known: Mapping[str, Values], columns: Sequence[str], rows: ScoredRows, *, task: str, least_support: int
 ) -> dict[str, FairnessGaps]:
     """Return how each column's values fare, by column.
 
     Args:
         known: column to the values of [n] rows.
         columns: the sensitive ones.
-        labels: [n].
-        scores: [n], or [n, classes].
+        rows: the [n] rows, with the threshold at which a probability counts as a yes.
         task: binary has both gaps, multiclass that of calibration, the others neither.
-        threshold: at which a probability counts as a yes.
         least_support: rows below which a value judges nothing.
     """
     found = {}
@@ -119,8 +117,7 @@ def fairness_of(
         values = known[column]
         treated = []
         for number, (name, support) in enumerate(zip(values.names, values.support.tolist(), strict=True)):
-            rows = values.codes == number
-            rate, error = _treatment(task, labels[rows], scores[rows], threshold)
+            rate, error = _treatment(task, rows.at(np.flatnonzero(values.codes == number)))
             treated.append(
                 Treated(value=name, support=support, is_small=support < least_support, true_positive_rate=rate, calibration_error=error)
             )
@@ -169,12 +166,12 @@ def _by_value(metric: Metric, rows: ScoredRows, values: Values) -> Floats:
     return np.array([metric.measured(rows.at(part)) for part in parts], dtype=np.float64)
 
 
-def _treatment(task: str, labels: Floats, scores: Floats, threshold: float) -> tuple[float | None, float | None]:
-    if task not in ("binary", "multiclass") or not np.isfinite(scores).all():
+def _treatment(task: str, rows: ScoredRows) -> tuple[float | None, float | None]:
+    if task not in ("binary", "multiclass") or not np.isfinite(rows.scores).all():
         return None, None
-    positive = labels > 0
-    rate = float((scores[positive] >= threshold).mean()) if task == "binary" and positive.any() else None
-    return rate, calibration_error(labels, scores)
+    positive = rows.labels > 0
+    rate = float((rows.scores[positive] >= rows.threshold).mean()) if task == "binary" and positive.any() else None
+    return rate, calibration_error(rows.labels, rows.scores)
 
 
 def _gap(numbers: Sequence[float | None]) -> float | None:

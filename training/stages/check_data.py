@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from training.sources.source import ListedPart
     from training.spec import PipelineSpec
     from training.store import Store
-    from training.validation.results import Findings
 
 SIZE: Final = "256MiB"
 MIB: Final = 2**20
@@ -190,13 +189,14 @@ def _stages(bench: _Bench, sources: _Sources, say: Say) -> ExitCode:
     from training.stages import ingest, prepare
 
     spec = bench.spec
-    snapshot = _run("ingest", ingest.work, bench.context("ingest", {}, {"listing": sources.listing}))
+    with _refused_by("ingest"):
+        snapshot = ingest.work(bench.context("ingest", {}, {"listing": sources.listing}))
     say(f"  ok    ingest: {snapshot.scalars['rows']:,} rows")
     if not _validated(bench, snapshot.artifact_uri, say, is_sample=sources.is_sample):
         say("        prepare was not tried")
         return ExitCode.BAD_DATA
-    dataset = _run("prepare", prepare.work, bench.context("prepare", {"snapshot": snapshot.artifact_uri}, {}))
-    counts = dataset.scalars
+    with _refused_by("prepare"):
+        counts: Mapping[str, Any] = prepare.work(bench.context("prepare", {"snapshot": snapshot.artifact_uri}, {})).scalars
     splits = ", ".join(f"{name} {counts[f'rows_{name}']:,}" for name in ("train", "validation", "test"))
     say(f"  ok    prepare: rows of {splits}; {counts['features']} features")
     # Of a sample, about as many as its share of the bytes says.
@@ -216,13 +216,10 @@ def _validated(bench: _Bench, snapshot_uri: str, say: Say, *, is_sample: bool) -
     from training.stages.validate import findings_of
 
     context = bench.context("validate", {"snapshot": snapshot_uri}, {})
-
-    def findings(context: StageContext) -> Findings:
-        manifest = context.store.manifests.get(snapshot_uri, kind="snapshot")
+    with _refused_by("validate"):
+        manifest = context.input("snapshot")
         context.store.manifests.fetch(manifest, context.folder)
-        return findings_of(context, manifest, None)
-
-    found = _run("validate", findings, context)
+        found = findings_of(context, manifest, None)
     judged = [one for one in found.checks if not (is_sample and one.code in OF_THE_WHOLE_WINDOW)]
     failed = [one for one in judged if one.status == "failed"]
     for one in judged:
@@ -234,9 +231,11 @@ def _validated(bench: _Bench, snapshot_uri: str, say: Say, *, is_sample: bool) -
     return True
 
 
-def _run(stage: str, work: Any, context: StageContext) -> Any:
+@contextmanager
+def _refused_by(stage: str) -> Iterator[None]:
+    """Name the stage that refuses the data in this block."""
     try:
-        return work(context)
+        yield
     except NightshiftError as err:
         raise _Refused(stage, err) from err
     except Exception as err:

@@ -10,7 +10,7 @@ from datetime import datetime
 
 from training.contracts import JsonObject
 from training.data.join.derived import check_baseline
-from training.data.snapshot.builder import KIND, SnapshotPlan, take_snapshot
+from training.data.snapshot.builder import KIND, Listing, SnapshotPlan, take_snapshot
 from training.data.snapshot.index import register_snapshot
 from training.data.snapshot.label_delay import META_KEY, SplitRule, split_lines
 from training.data.snapshot.meta import rows_per_table
@@ -30,19 +30,43 @@ def work(context: StageContext) -> Outcome:
 
     Raises:
         DataError: what the sources hold is not what the spec declares, and validation could not even look at it; `derive.expression`, the
-            spec's SQL baseline is not an expression over its columns.
+            spec's SQL baseline is not an expression over its columns; the existing snapshot is missing or damaged.
+        DeniedError: `snapshot.deprecated`.
     """
-    spec, request = context.spec, context.request
-    if (chosen := request.parameters.get("snapshot")) is not None:
-        check_baseline(spec)
-        return _reused(context, str(chosen))
-    as_of = datetime.fromisoformat(request.as_of)
-    start, end = window(spec, as_of)
+    spec, request, store = context.spec, context.request, context.store
     # Evaluate computes it from the columns of the spec: nothing has to be read or trained to refuse it.
     check_baseline(spec)
-    plan = SnapshotPlan(
+    chosen = request.parameters.get("snapshot")
+    if chosen is None:
+        plan = _plan(spec, request.parameters["listing"], datetime.fromisoformat(request.as_of))
+        with context.timed("snapshot"):
+            uri, manifest = take_snapshot(store, plan, context.folder, on_file=lambda done, total: context.progress(done, total, "files"))
+    else:
+        # As it is: its rows, window and time, whatever the sources hold now.
+        uri, manifest = str(chosen), store.manifests.get(str(chosen), kind=KIND)
+    with context.timed("register"):
+        by = f"{request.run.owner}/{request.run.try_number}"
+        version = register_snapshot(connect(), name=spec.name, uri=uri, manifest=manifest, created_by=by)
+    if chosen is not None:
+        logger.info("snapshot %s as of %s is taken again; the sources are not read", version, manifest.meta["as_of"])
+    _log_rows(manifest)
+    set_run_ref(store, request, "snapshot", uri)
+    tables, unknown = manifest.meta["tables"], manifest.meta.get(META_KEY)
+    scalars = {
+        **({} if unknown is None else {"unknown_labels": unknown["unknown"]}),
+        "rows": tables[manifest.meta["main"]]["rows"],
+        "files": len(manifest.files),
+        "bytes": sum(entry.size_bytes for entry in manifest.files.values()),
+        "version": version,
+    }
+    return Outcome(artifact_uri=uri, digest=manifest.digest, scalars=scalars)
+
+
+def _plan(spec: PipelineSpec, listing: Listing, as_of: datetime) -> SnapshotPlan:
+    start, end = window(spec, as_of)
+    return SnapshotPlan(
         contracts=contracts_of(spec),
-        listing=request.parameters["listing"],
+        listing=listing,
         as_of=as_of,
         start=start,
         end=end,
@@ -50,35 +74,10 @@ def work(context: StageContext) -> Outcome:
         split_rule=SplitRule.of(spec),
         lookback=lookback_of(spec, as_of),
     )
-    with context.timed("snapshot"):
-        uri, manifest = take_snapshot(
-            context.store, plan, context.folder, on_file=lambda done, total: context.progress(done, total, "files")
-        )
-    with context.timed("register"):
-        version = register_snapshot(
-            connect(), name=spec.name, uri=uri, manifest=manifest, created_by=f"{request.run.owner}/{request.run.try_number}"
-        )
-    return _outcome(context, uri, manifest, version)
 
 
-def _reused(context: StageContext, uri: str) -> Outcome:
-    """Take an existing snapshot as it is: its rows, window and time, whatever the sources hold now.
-
-    Raises:
-        DataError: it is not there any more, or damaged.
-        DeniedError: `snapshot.deprecated`.
-    """
-    manifest = context.store.manifests.get(uri, kind=KIND)
-    by = f"{context.request.run.owner}/{context.request.run.try_number}"
-    version = register_snapshot(connect(), name=context.spec.name, uri=uri, manifest=manifest, created_by=by)
-    logger.info("snapshot %s as of %s is taken again; the sources are not read", version, manifest.meta["as_of"])
-    return _outcome(context, uri, manifest, version)
-
-
-def _outcome(context: StageContext, uri: str, manifest: Manifest, version: str) -> Outcome:
-    set_run_ref(context.store, context.request, "snapshot", uri)
-    tables = manifest.meta["tables"]
-    for name, facts in tables.items():
+def _log_rows(manifest: Manifest) -> None:
+    for name, facts in manifest.meta["tables"].items():
         logger.info("%s: %s rows in %d files", name, f"{facts['rows']:,}", len(facts["parts"]))
         for table, count in rows_per_table(facts).items():
             logger.info("%s: %s rows of table %s", name, f"{count:,}", table)
@@ -87,17 +86,6 @@ def _outcome(context: StageContext, uri: str, manifest: Manifest, version: str) 
     unknown = manifest.meta.get(META_KEY)
     for line in [] if unknown is None else split_lines(unknown):
         logger.info("%s", line)
-    return Outcome(
-        artifact_uri=uri,
-        digest=manifest.digest,
-        scalars={
-            **({} if unknown is None else {"unknown_labels": unknown["unknown"]}),
-            "rows": tables[manifest.meta["main"]]["rows"],
-            "files": len(manifest.files),
-            "bytes": sum(entry.size_bytes for entry in manifest.files.values()),
-            "version": version,
-        },
-    )
 
 
 def _split_facts(spec: PipelineSpec) -> JsonObject:

@@ -16,7 +16,6 @@ from training.pages.study import render_study
 from training.process import liveness
 from training.runtime.runner import Outcome, StageContext, main
 from training.spec.sections.tuning import Tune
-from training.store import set_run_ref
 from training.tuning.importance import importance_of
 from training.tuning.records import StudyStore, TrialRecord, best_of, objective_value
 
@@ -57,8 +56,6 @@ def work(context: StageContext) -> Outcome:
         "importance": importance,
     }
     files = {"report.html": page, "trials.json": canonical_json([asdict(record) for record in records])}
-    uri, manifest = store.manifests.put_files("tuning", files, meta)
-    set_run_ref(store, request, "tuning", uri)
     with liveness.phase("mlflow", "study"):
         finish_parent(store.bucket, study.tracking_key, _parameters(tune, best), {"best_value": value, "trials": float(len(records))})
     logger.info(
@@ -68,7 +65,7 @@ def work(context: StageContext) -> Outcome:
         **{"best_slot": best.slot, "best_value": value, "trials": len(records), **counts, "steps": num_steps},
         "headline": f"best of {len(records)} trials: {best.slot}, {tune.objective} {figure(value)}, with {_settings(best)}",
     }
-    return Outcome(artifact_uri=uri, digest=manifest.digest, scalars=scalars, reports={"tuning": context.publish_page("tuning", page)})
+    return context.store_artifact("tuning", files, meta, scalars, ref="tuning", pages={"tuning": page})
 
 
 def _settings(best: TrialRecord) -> str:

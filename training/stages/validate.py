@@ -6,9 +6,10 @@ python -m training.stages.validate REQUEST_URI
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 from zoneinfo import ZoneInfo
 
 from training.contracts import JsonObject, canonical_json
@@ -19,7 +20,7 @@ from training.pages.validation import render_report
 from training.runtime.runner import Outcome, StageContext, main
 from training.sources.listing import profile_ref_name, snapshot_ref_name
 from training.sources.table_contract import contracts_of
-from training.store import Manifest, point_at
+from training.store import Manifest, Store, point_at
 from training.store.addresses import StoreUri
 from training.validation.all_checks import DEFAULT_MEMORY, CheckRules, validate_snapshot
 from training.validation.checks.damaged_files import naming_damage
@@ -41,10 +42,9 @@ def work(context: StageContext) -> Outcome:
             the snapshot cannot be decoded.
         SpecError: `suite.missing`, `suite.invalid`, `suite.memory`.
     """
-    request, store = context.request, context.store
+    request, store, manifest = context.request, context.store, context.input("snapshot")
     uri = request.inputs["snapshot"]
-    manifest = store.manifests.get(uri, kind="snapshot")
-    previous, without = _previous(context)
+    previous, without = _previous(store, request.parameters.get("previous_snapshot"), table=context.spec.data.source.table)
     with context.timed("fetch"):
         store.manifests.fetch(manifest, context.folder)
     with context.timed("checks"):
@@ -106,58 +106,58 @@ def findings_of(context: StageContext, manifest: Manifest, previous: SnapshotMet
         unknown=manifest.meta.get(META_KEY),
     )
     views = open_snapshot(manifest, context.folder, contracts_of(spec))
-    earlier, lost = _earlier(context)
+    parameters, table = context.request.parameters, spec.data.source.table
+    earlier, lost = _earlier(context.store, parameters.get("earlier") or [], table=table)
     with naming_damage(views):
         findings = validate_snapshot(
             views,
             rules,
             previous,
             on_table=lambda done, total: context.progress(done, total, "tables"),
-            suites_path=_fetched_suites(context),
+            suites_path=_fetched_suites(context.store, parameters.get("suites"), context.folder),
             earlier=earlier,
         )
     findings.checks += lost
     return findings
 
 
-def _previous(context: StageContext) -> tuple[SnapshotMeta | None, list[CheckResult]]:
+def _previous(store: Store, uri: str | None, *, table: str) -> tuple[SnapshotMeta | None, list[CheckResult]]:
     """Return what is compared with for volume and columns, and a warning if it cannot be read, for the reason of `_earlier`."""
-    uri = context.request.parameters.get("previous_snapshot")
     if not uri:
         return None, []
     try:
-        return snapshot_meta(context.store.manifests.get(uri, kind="snapshot")), []
+        return snapshot_meta(store.manifests.get(uri, kind="snapshot")), []
     except DataError as err:
-        return None, [_not_compared(context, "volume and columns against the previous snapshot", f"[{err.code}] {err.message}")]
+        return None, [_not_compared(table, "volume and columns against the previous snapshot", f"[{err.code}] {err.message}")]
 
 
-def _earlier(context: StageContext) -> tuple[list[Earlier], list[CheckResult]]:
-    """Return the profiles that `parameters["earlier"]` names, and a warning for each that cannot be read.
+def _earlier(store: Store, listed: Sequence[Mapping[str, Any]], *, table: str) -> tuple[list[Earlier], list[CheckResult]]:
+    """Return the listed profiles (of snapshots with `names`, at the URI `profile`), and a warning for each that cannot be read.
 
     A profile that is lost must not stop every later night: nothing can bring it back.
     """
     found, lost = [], []
-    for given in context.request.parameters.get("earlier") or []:
+    for given in listed:
         names = tuple(given["names"])
         check = f"drift against {in_words(names)}"
         try:
-            stored = context.store.get_json(given["profile"])
+            stored = store.get_json(given["profile"])
         except DataError as err:
-            lost.append(_not_compared(context, check, f"[{err.code}] {err.message}"))
+            lost.append(_not_compared(table, check, f"[{err.code}] {err.message}"))
             continue
         tables, nights = tables_of(stored), cast("list[JsonObject]", stored.get("nights") or [])
         if tables is None:
-            lost.append(_not_compared(context, check, f"its profile has format {stored['format']}, which this version does not read"))
+            lost.append(_not_compared(table, check, f"its profile has format {stored['format']}, which this version does not read"))
         else:
             found.append(Earlier(names=names, as_of=str(stored["as_of"]), tables=tables, nights=nights))
     return found, lost
 
 
-def _not_compared(context: StageContext, check: str, why: str) -> CheckResult:
+def _not_compared(table: str, check: str, why: str) -> CheckResult:
     return CheckResult(
         code="drift.not_compared",
         check=check,
-        table=context.spec.data.source.table,
+        table=table,
         status="warned",
         observed="not compared",
         allowed="compared",
@@ -165,16 +165,15 @@ def _not_compared(context: StageContext, check: str, why: str) -> CheckResult:
     )
 
 
-def _fetched_suites(context: StageContext) -> Path | None:
-    """Fetch the suites that the request names; None for a request that names none: then the installation's folder has them."""
-    suites = context.request.parameters.get("suites")
+def _fetched_suites(store: Store, suites: Mapping[str, str] | None, scratch: Path) -> Path | None:
+    """Fetch suites, name to URI, to a folder; None for a request that names none: then the installation's folder has them."""
     if suites is None:
         return None
     # No table's name begins with an underscore.
-    folder = context.folder / "_suites"
+    folder = scratch / "_suites"
     folder.mkdir()
     for name, uri in suites.items():
-        context.store.objects.fetch(StoreUri(uri).digest, folder / f"{name}.json")
+        store.objects.fetch(StoreUri(uri).digest, folder / f"{name}.json")
     return folder
 
 

@@ -132,7 +132,9 @@ def test_gaps_are_between_values_of_enough_rows() -> None:
     scores = np.where(labels > 0, 0.8, 0.2)
     scores[:50] = 0.4
     scores[400:] = 0.0
-    found = fairness_of(values_by_column(people), ("sex",), labels, scores, task="binary", threshold=0.5, least_support=100)["sex"]
+    found = fairness_of(values_by_column(people), ("sex",), ScoredRows(labels=labels, scores=scores), task="binary", least_support=100)[
+        "sex"
+    ]
     rates = {one.value: one.true_positive_rate for one in found.values}
     assert rates == {"f": 0.75, "m": 1.0, "x": 0.0}
     assert found.equal_opportunity_gap == 0.25
@@ -144,9 +146,10 @@ def test_gaps_are_between_values_of_enough_rows() -> None:
 def test_one_value_of_enough_rows_has_no_gap_and_regression_neither() -> None:
     people = pd.DataFrame({"sex": ["f"] * 200 + ["m"] * 10})
     labels = np.tile([1.0, 0], 105)
-    alone = fairness_of(values_by_column(people), ("sex",), labels, labels, task="binary", threshold=0.5, least_support=100)["sex"]
+    rows = ScoredRows(labels=labels, scores=labels)
+    alone = fairness_of(values_by_column(people), ("sex",), rows, task="binary", least_support=100)["sex"]
     assert alone.equal_opportunity_gap is alone.calibration_gap is None
-    other = fairness_of(values_by_column(people), ("sex",), labels, labels, task="regression", threshold=0.5, least_support=5)["sex"]
+    other = fairness_of(values_by_column(people), ("sex",), rows, task="regression", least_support=5)["sex"]
     assert other.equal_opportunity_gap is other.calibration_gap is None
 
 
