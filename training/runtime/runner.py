@@ -158,7 +158,7 @@ def _attempt(
             outcome = work(context)
         context.check_code()
         context.timings["total"] = round(time.monotonic() - started_at, 3)
-        _commit(address, request, lease, outcome, context, meter.usage())
+        _commit(address, request, lease, outcome, context.timings, meter.usage())
 
 
 def _limits(timeout: Timeout) -> dict[str, float]:
@@ -195,7 +195,7 @@ def _check_startable(request: StageRequest, address: StageAddress) -> LoadedCode
     return code
 
 
-def _commit(address: StageAddress, request: StageRequest, lease: Lease, outcome: Outcome, context: StageContext, usage: Usage) -> None:
+def _commit(address: StageAddress, request: StageRequest, lease: Lease, outcome: Outcome, timings: dict[str, float], usage: Usage) -> None:
     lease.commit("commit", {"artifact_uri": outcome.artifact_uri, "digest": outcome.digest})
     result = StageResult(
         pipeline=request.pipeline,
@@ -208,12 +208,12 @@ def _commit(address: StageAddress, request: StageRequest, lease: Lease, outcome:
         attempts=lease.epoch,
         committed_at=datetime.now(UTC).isoformat(timespec="seconds"),
         scalars=outcome.scalars,
-        timings=context.timings,
+        timings=timings,
         reports=outcome.reports,
         usage=usage,
     )
     if address.create_result(result):
-        logger.info("committed %s in %.1f s (%s): %s", request.stage, context.timings["total"], usage_text(usage), outcome.digest)
+        logger.info("committed %s in %.1f s (%s): %s", request.stage, timings["total"], usage_text(usage), outcome.digest)
     else:
         logger.warning("another attempt committed %s first; its result stands", address.uri)
     lease.release()

@@ -15,7 +15,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
-from training.contracts import JsonObject, JsonValue, canonical_json, sha256_hex
+from training.contracts import JsonObject, JsonValue, Scalar, StageRequest, canonical_json, sha256_hex
 from training.data.features.transforms_file import serving_inputs
 from training.engine.tracking.mlflow_delivery import tracked_run
 from training.errors import DeniedError, UnavailableError
@@ -31,11 +31,11 @@ from training.registry.ledger.version_weights import MLflowRegistration
 from training.runtime.lazy_imports import MLFLOW_DEFERRED, MLFLOW_OPTIONAL, lean_imports
 from training.runtime.provenance import SAME_MODULES
 from training.runtime.runner import Outcome, StageContext, main
-from training.spec import spec_part
+from training.spec import PipelineSpec, spec_part
 from training.spec.descriptors.families import FAMILIES
 from training.spec.fingerprints import import_part
 from training.spec.registration import registered_words
-from training.store import Manifest
+from training.store import Manifest, Store
 
 with lean_imports(deferred=MLFLOW_DEFERRED, absent=MLFLOW_OPTIONAL):
     from training.registry.mlflow.mirror import mirror
@@ -56,13 +56,14 @@ def work(context: StageContext) -> Outcome:
         UnavailableError: `database.unavailable`, `mlflow.unavailable`; a retry continues from there.
     """
     order = context.request.parameters.get("order", {"kind": "candidate"})
-    ledger, model = Ledger(), context.spec.promote.model
+    ledger, store, model = Ledger(), context.store, context.spec.promote.model
     with context.timed("ledger"):
         kept = _DECIDERS[order["kind"]](context, ledger, order)
     with context.timed("registry", kind="mlflow"):
-        standing = _followed(context, ledger, kept, is_order=order["kind"] == "follow")
+        standing = _followed(store, ledger, model, kept, is_order=order["kind"] == "follow")
     if isinstance(kept, CanaryVerdict):
-        return _waiting(context, standing, kept)
+        record, scalars = _waiting(context.request.inputs["evaluation"], standing, kept)
+        return context.store_artifact("decision", {"decision.json": canonical_json(record)}, record, scalars)
     place = ledger.registrations(model).get(kept.weights_digest)
     if place is not None:
         # Its number of now: one that MLflow had lost since the decision is registered again under another.
@@ -72,14 +73,14 @@ def work(context: StageContext) -> Outcome:
     for reason in _readable(kept):
         logger.info("%s %s: %s", verdict(reason), reason["gate"], reason["words"])
     logger.info("version %s of %s: %s, %s", _named(kept), model, kept.outcome, kept.action)
-    return _outcome(context, kept, standing)
+    record, scalars = _decided(kept, standing)
+    return context.store_artifact("decision", {"decision.json": canonical_json(record)}, record, scalars)
 
 
-def _followed(context: StageContext, ledger: Ledger, kept: Entry | CanaryVerdict, *, is_order: bool) -> ModelAliases:
+def _followed(store: Store, ledger: Ledger, model: str, kept: Entry | CanaryVerdict, *, is_order: bool) -> ModelAliases:
     """Update MLflow. Where no alias moved and MLflow does not answer, a later update adds the tags; an approval does not wait for them."""
-    model = context.spec.promote.model
     try:
-        return mirror(ledger, context.store, model)
+        return mirror(ledger, store, model)
     except UnavailableError as err:
         if isinstance(kept, CanaryVerdict) or kept.action != "recorded" or is_order:
             raise
@@ -88,16 +89,17 @@ def _followed(context: StageContext, ledger: Ledger, kept: Entry | CanaryVerdict
 
 
 def _candidate(context: StageContext, ledger: Ledger, order: Mapping[str, str]) -> Entry:
-    request, spec = context.request, context.spec
-    model = context.store.manifests.get(request.inputs["model"], kind="model")
-    evaluation, record = _evaluation(context)
+    request, spec, store = context.request, context.spec, context.store
+    model, evaluation = context.input("model"), context.input("evaluation")
+    record = _record(store, evaluation, request.inputs["evaluation"])
     decision = decide(record, spec.evaluate, approval=spec.promote.approval, promote=spec.promote)
     weights = model.meta["weights_digest"]
     _check_measured(record, weights)
-    snapshot = context.store.manifests.get(request.inputs["snapshot"], kind="snapshot")
-    recipe = _recipe(context, model, snapshot.digest)
+    snapshot = context.input("snapshot")
+    # A dataset's manifest says nothing of the code that made it: equal rows made by other code are the same dataset.
+    recipe = _recipe(spec, store, model, snapshot.digest, prepare_code=str(request.parameters.get("prepare_code", "")))
     evidence = {
-        **_shared_evidence(context, evaluation, record),
+        **_shared_evidence(request, evaluation, record),
         "weights_digest": weights,
         "model_uri": request.inputs["model"],
         "dataset_uri": request.inputs["dataset"],
@@ -107,12 +109,13 @@ def _candidate(context: StageContext, ledger: Ledger, order: Mapping[str, str]) 
         "output_schema": dict(recipe.output_schema),
         "framework": recipe.framework,
         "has_canary": spec.promote.canary is not None,
-        "mlflow_run_id": tracked_run(context.store.bucket, request.parameters),
+        "mlflow_run_id": tracked_run(store.bucket, request.parameters),
         "overrides": request.parameters.get("overrides", {}),
-        retraining.KEY: _retraining(context),
+        retraining.KEY: _retraining(spec, request),
         **({"registered": model.meta["registered"]} if "registered" in model.meta else {}),
     }
-    place = _registration(context, ledger, Origin.of(weights, evidence, model_uri=request.inputs["model"]), record)
+    origin = Origin.of(weights, evidence, model_uri=request.inputs["model"])
+    place = _registration(store, ledger, spec.promote.model, origin, record)
     holder = AliasHolder(
         version=place.number,
         semantic_version=semantic_version(spec.promote.model, weights, recipe),
@@ -133,26 +136,26 @@ def _candidate(context: StageContext, ledger: Ledger, order: Mapping[str, str]) 
     )
 
 
-def _retraining(context: StageContext) -> JsonObject:
+def _retraining(spec: PipelineSpec, request: StageRequest) -> JsonObject:
     """Return what `nightshift show` says of the cost of retraining rests on."""
-    costs = context.spec.costs
-    by_hour = None if costs.hour is None else costs.hour * context.request.parameters["process_hours"]
+    costs = spec.costs
+    by_hour = None if costs.hour is None else costs.hour * request.parameters["process_hours"]
     run_cost = by_hour if costs.run is None else costs.run
-    return {"primary": context.spec.evaluate.primary, "run_cost": run_cost, "currency": costs.currency}
+    return {"primary": spec.evaluate.primary, "run_cost": run_cost, "currency": costs.currency}
 
 
-def _registration(context: StageContext, ledger: Ledger, origin: Origin, record: EvaluationRecord) -> MLflowRegistration:
+def _registration(store: Store, ledger: Ledger, model: str, origin: Origin, record: EvaluationRecord) -> MLflowRegistration:
     """Return where MLflow has the candidate now, registered again where it lost it: the evaluation may be of an earlier run.
 
     Where MLflow does not answer, what the evaluation says counts until the next comparison.
     """
-    model, weights = context.spec.promote.model, origin.weights_digest
+    weights = origin.weights_digest
     hint = ledger.registrations(model).get(weights)
     found = hint or MLflowRegistration(
         number=record.version or "", logged_model=record.logged_model, artifact_digest=record.artifact_digest
     )
     try:
-        found = registration_now(context.store, model, origin, found)
+        found = registration_now(store, model, origin, found)
     except UnavailableError as err:
         logger.warning("%s", err)
     if found != hint:
@@ -175,7 +178,8 @@ def _from_outside(model: Manifest) -> list[ReasonJson]:
 def _canary(context: StageContext, ledger: Ledger, order: Mapping[str, str]) -> Entry | CanaryVerdict:
     """Settle the canary, or return the verdict that it waits on."""
     canary_rules = context.spec.promote.canary
-    evaluation, record = _evaluation(context)
+    evaluation = context.input("evaluation")
+    record = _record(context.store, evaluation, context.request.inputs["evaluation"])
     model, judged, measured_at = context.spec.promote.model, _measured_weights(record), _revision(record)
     done = settlement(ledger, model, weights_digest=judged, revision=measured_at)
     if done is not None:
@@ -202,7 +206,7 @@ def _canary(context: StageContext, ledger: Ledger, order: Mapping[str, str]) -> 
         standing,
         "accepted" if verdict.outcome == "promote" else "rolled_back",
         reasons=verdict.reasons_json(),
-        evidence=_shared_evidence(context, evaluation, record),
+        evidence=_shared_evidence(context.request, evaluation, record),
         decided_by=context.request.run.owner,
     )
 
@@ -240,15 +244,12 @@ def _revision(record: EvaluationRecord) -> int:
     return 0 if record.champion is None else record.champion.revision
 
 
-def _evaluation(context: StageContext) -> tuple[Manifest, EvaluationRecord]:
-    uri = context.request.inputs["evaluation"]
-    evaluation = context.store.manifests.get(uri, kind="evaluation")
-    data = context.store.objects.get_bytes(evaluation.files[FILE].digest)
-    return evaluation, EvaluationRecord.read(data, where=f"{FILE} of {uri}")
+def _record(store: Store, evaluation: Manifest, uri: str) -> EvaluationRecord:
+    data = store.objects.get_bytes(evaluation.files[FILE].digest)
+    return EvaluationRecord.read(data, where=f"{FILE} of {uri}")
 
 
-def _shared_evidence(context: StageContext, evaluation: Manifest, record: EvaluationRecord) -> dict[str, JsonValue]:
-    request = context.request
+def _shared_evidence(request: StageRequest, evaluation: Manifest, record: EvaluationRecord) -> dict[str, JsonValue]:
     named = (
         "metrics",
         "champion",
@@ -275,16 +276,13 @@ def _shared_evidence(context: StageContext, evaluation: Manifest, record: Evalua
     }
 
 
-def _recipe(context: StageContext, model: Manifest, snapshot_digest: str) -> Recipe:
-    spec = context.spec
-    facts = json.loads(context.store.objects.get_bytes(model.files["model.json"].digest))
-    inputs = serving_inputs(context.store.objects.get_bytes(model.files["transforms.json"].digest))
+def _recipe(spec: PipelineSpec, store: Store, model: Manifest, snapshot_digest: str, *, prepare_code: str) -> Recipe:
+    facts = json.loads(store.objects.get_bytes(model.files["model.json"].digest))
+    inputs = serving_inputs(store.objects.get_bytes(model.files["transforms.json"].digest))
     types, label = spec.data.frame_types(), spec.data.label
     family = FAMILIES.get(facts["family"])
     library = "torch" if family is None else family.libraries[0]
     library = library if library in facts["environment"] else SAME_MODULES.get(library, library)
-    # A dataset's manifest says nothing of the code that made it: equal rows made by other code are the same dataset.
-    prepare_code = str(context.request.parameters.get("prepare_code", ""))
     made = import_part(spec) if "registered" in model.meta else spec_part(spec, "train")
     parts = [spec_part(spec, "prepare"), made, facts["code_version"], prepare_code]
     return Recipe(
@@ -301,31 +299,27 @@ def _recipe(context: StageContext, model: Manifest, snapshot_digest: str) -> Rec
     )
 
 
-def _outcome(context: StageContext, kept: Entry, standing: ModelAliases) -> Outcome:
+def _decided(kept: Entry, standing: ModelAliases) -> tuple[JsonObject, dict[str, Scalar]]:
+    """Return the record of a decision, and the scalars of the stage's result."""
     names = ("model", "version", "semantic_version", "action", "outcome", "decided_by", "key")
     record = {name: getattr(kept, name) for name in names} | {"reasons": list(kept.reasons), "decided_at": kept.decided_at.isoformat()}
-    uri, manifest = context.store.manifests.put_files("decision", {"decision.json": canonical_json(record)}, record)
     # What the ledger itself says (gate `standing`) comes first: it explains a row that moves nothing.
     reasons = _readable(kept)
     leading = sorted((reason for reason in reasons if not reason["passed"] or reason["gate"] == "standing"), key=_is_of_gates)
     words = "; ".join(str(reason["words"]) for reason in leading or reasons)
-    return Outcome(
-        artifact_uri=uri,
-        digest=manifest.digest,
-        scalars={
-            "decision": kept.outcome,
-            "action": kept.action,
-            "reasons": words[:MAX_REASON_CHARS],
-            "headline": headline(replace(kept, reasons=reasons))[:MAX_REASON_CHARS],
-            "model": kept.model,
-            "version": kept.version,
-            "semantic_version": kept.semantic_version,
-            "weights_digest": kept.weights_digest,
-            "decided_by": kept.decided_by,
-            "key": kept.key,
-            **_versions_of_aliases(standing),
-        },
-    )
+    return record, {
+        "decision": kept.outcome,
+        "action": kept.action,
+        "reasons": words[:MAX_REASON_CHARS],
+        "headline": headline(replace(kept, reasons=reasons))[:MAX_REASON_CHARS],
+        "model": kept.model,
+        "version": kept.version,
+        "semantic_version": kept.semantic_version,
+        "weights_digest": kept.weights_digest,
+        "decided_by": kept.decided_by,
+        "key": kept.key,
+        **_versions_of_aliases(standing),
+    }
 
 
 def _readable(kept: Entry) -> Sequence[ReasonJson]:
@@ -337,27 +331,25 @@ def _is_of_gates(reason: ReasonJson) -> bool:
     return bool(reason["gate"] != "standing")
 
 
-def _waiting(context: StageContext, standing: ModelAliases, verdict: CanaryVerdict) -> Outcome:
-    """The canary stays one."""
+def _waiting(evaluation_uri: str, standing: ModelAliases, verdict: CanaryVerdict) -> tuple[JsonObject, dict[str, Scalar]]:
+    """Return the record of a canary that stays one, and the scalars of the stage's result."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     record = {
-        "model": context.spec.promote.model,
+        "model": standing.model,
         "outcome": "waiting",
-        "evaluation": context.request.inputs["evaluation"],
+        "evaluation": evaluation_uri,
         "looked_at": now,
     }
-    uri, manifest = context.store.manifests.put_files("decision", {"decision.json": canonical_json(record)}, record)
     canary = standing.canary
     about = "" if canary is None else f"; version {canary.semantic_version or canary.version} of {standing.model}"
-    scalars = {
+    return record, {
         "decision": "waiting",
         "action": "recorded",
         "reasons": verdict.summary[:MAX_REASON_CHARS],
         "headline": f"waiting: {verdict.summary}{about}"[:MAX_REASON_CHARS],
-        "model": context.spec.promote.model,
+        "model": standing.model,
         **_versions_of_aliases(standing),
     }
-    return Outcome(artifact_uri=uri, digest=manifest.digest, scalars=scalars)
 
 
 def _versions_of_aliases(standing: ModelAliases) -> dict[str, str | None]:

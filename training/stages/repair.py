@@ -35,8 +35,7 @@ def work(context: StageContext) -> Outcome:
             deliver_all(context.store.bucket)
     found.check()
     record = {"repaired": found.models, "forget_before": limit, "at": datetime.now(UTC).isoformat(timespec="seconds")}
-    uri, manifest = context.store.manifests.put_files("repair", {"repair.json": canonical_json(record)}, record)
-    return Outcome(artifact_uri=uri, digest=manifest.digest, scalars={"models": len(found.models)})
+    return context.store_artifact("repair", {"repair.json": canonical_json(record)}, record, {"models": len(found.models)})
 
 
 if __name__ == "__main__":

@@ -245,9 +245,9 @@ class Saves:
             self.committed_step = save.step
 
 
-def place_of(context: StageContext) -> str:
+def place_of(rank: int) -> str:
     """Return this process's rank and node, for messages."""
-    return f"rank {context.rank} (node {node_name()})"
+    return f"rank {rank} (node {node_name()})"
 
 
 def is_full(err: BaseException) -> bool:
@@ -267,7 +267,7 @@ class CheckpointWriter:
         self._by_name = by_name
         self._store = context.store
         self._commits = Commits(context, identity=identity, keep=keep)
-        self._saves = Saves(interval, place=place_of(context))
+        self._saves = Saves(interval, place=place_of(context.rank))
         self._given_up = threading.Event()
         self._buffer: TensorBuffer | None = None
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")

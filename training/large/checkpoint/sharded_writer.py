@@ -54,7 +54,7 @@ class ShardedWriter:
         self._objects = context.store.objects
         self._savers = savers
         self._commits = Commits(context, identity=identity, keep=keep)
-        self._saves = Saves(interval, place=place_of(context))
+        self._saves = Saves(interval, place=place_of(context.rank))
         self._given_up = threading.Event()
         self._close_seconds = CLOSE_SECONDS
         self._exchange = Exchange(savers, self._given_up)
