@@ -140,12 +140,11 @@ class TorchFamily(Family):
         module = self.build(architecture)
         if train.activation_checkpointing != "none":
             checkpoint_activations(self.blocks(module), train.activation_checkpointing)
-        loader = self._loader(context, "train", strategy)
         loop = Loop(
             Parts(
                 module=module,
                 loss=self.loss,
-                loader=loader,
+                loader=self._loader(context, "train", strategy),
                 validation=self._loader(context, "validation", strategy),
                 strategy=strategy,
                 checkpoints=context.checkpoints,
