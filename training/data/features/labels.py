@@ -12,7 +12,7 @@ from training.data.dataset.scratch_arrays import ScratchArrays
 from training.data.features.classes import Classes, check_class_numbers, number_classes
 from training.data.join.contract import LABEL
 from training.data.split.by_time import check_labels
-from training.data.split.division import Division
+from training.data.split.division import DividedRows
 from training.spec import PipelineSpec
 
 logger = logging.getLogger(__name__)
@@ -21,7 +21,7 @@ MAX_CLASSES_SHOWN: Final = 20
 """Names of classes in a line of the log."""
 
 
-def labels_of(spec: PipelineSpec, division: Division, arrays: ScratchArrays) -> tuple[NDArray[np.float32], Classes | None]:
+def labels_of(spec: PipelineSpec, division: DividedRows, arrays: ScratchArrays) -> tuple[NDArray[np.float32], Classes | None]:
     """Return the label of each row, [n]: numbers unchanged, named classes as their numbers; and the classes, where they have names.
 
     Raises:
@@ -38,7 +38,7 @@ def labels_of(spec: PipelineSpec, division: Division, arrays: ScratchArrays) -> 
     return label, classes
 
 
-def _named(spec: PipelineSpec, division: Division, arrays: ScratchArrays) -> tuple[NDArray[np.float32], Classes]:
+def _named(spec: PipelineSpec, division: DividedRows, arrays: ScratchArrays) -> tuple[NDArray[np.float32], Classes]:
     settings = spec.data.label
     numbers, classes = number_classes(division.frame, division.rows, arrays, column=settings.column, positive=settings.positive)
     logger.info("%d classes: %s", len(classes.names), ", ".join(classes.names[:MAX_CLASSES_SHOWN]))

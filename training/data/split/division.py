@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Division:
+class DividedRows:
     """The rows that a dataset has; each is in one split."""
 
     frame: Frame
@@ -47,7 +47,7 @@ def bounds_of(spec: PipelineSpec, snapshot: Manifest) -> SplitBounds:
     return split_bounds(SplitRule.of(spec), start, end, unknown)
 
 
-def divide_rows(spec: PipelineSpec, frame: Frame, bounds: SplitBounds, arrays: ScratchArrays) -> Division:
+def divide_rows(spec: PipelineSpec, frame: Frame, bounds: SplitBounds, arrays: ScratchArrays) -> DividedRows:
     """Return the rows that are in a split: without those after the test split's end, and without those in a gap.
 
     Args:
@@ -66,11 +66,11 @@ def divide_rows(spec: PipelineSpec, frame: Frame, bounds: SplitBounds, arrays: S
         frame, groups = _kept(frame, groups, kept, arrays)
         times = arrays.column(frame, event_time, "datetime64[us]")
     if not bounds.is_by_time:
-        return Division(frame=frame, groups=groups, rows=divide(spec, frame, bounds, groups, times, arrays))
+        return DividedRows(frame=frame, groups=groups, rows=divide(spec, frame, bounds, groups, times, arrays))
     rows = split_rows(times, bounds, groups=groups, numbers_of=arrays.numbers_of)
     gap = spec.data.split.gap
     if gap is None:
-        return Division(frame=frame, groups=groups, rows=rows)
+        return DividedRows(frame=frame, groups=groups, rows=rows)
     of_split = np.full(frame.num_rows, -1, dtype=np.int8)
     for number, part in enumerate(rows.values()):
         of_split[part] = number
@@ -78,7 +78,7 @@ def divide_rows(spec: PipelineSpec, frame: Frame, bounds: SplitBounds, arrays: S
     logger.info("%s rows in the gaps of %s before validation and test left out", f"{int((~kept).sum()):,}", duration_text(gap))
     frame, groups = _kept(frame, groups, kept, arrays)
     of_split = of_split[kept]
-    return Division(frame=frame, groups=groups, rows={name: arrays.numbers_of(of_split == number) for number, name in enumerate(rows)})
+    return DividedRows(frame=frame, groups=groups, rows={name: arrays.numbers_of(of_split == number) for number, name in enumerate(rows)})
 
 
 def _kept(
