@@ -24,6 +24,7 @@ from training.runtime.attempt_errors import HUNG
 from training.runtime.provenance import CHECKOUT
 from training.spec import PipelineSpec
 from training.store import Store
+from training.store.addresses import StoreUri
 from training.store.leases import HolderWatch, Lease
 
 SPEC_PATH = CHECKOUT / "dags" / "pipelines" / "search_ranking.yaml"
@@ -157,6 +158,33 @@ def test_an_attempt_is_held_to_the_code_that_its_work_is_named_after(
     assert "training/stages/ingest.py" in by_files.code_files
     assert "training/stages/train.py" not in by_files.code_files
     assert (by_image.code_version, by_image.code_files) == ("sha256:1", {})
+
+
+def test_the_files_that_a_request_names_are_in_the_store_before_the_attempt_starts(
+    scripted: Scripted,
+    run_ingest: Any,
+    resolve: Any,
+    context_of: Context,
+    execute: Execute,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    suite = tmp_path / "expectations" / "search_ranking" / "clicks.json"
+    suite.parent.mkdir(parents=True)
+    suite.write_text('{"expectations": []}', encoding="utf-8")
+    monkeypatch.setenv("NIGHTSHIFT_EXPECTATIONS", str(tmp_path / "expectations"))
+    seen = []
+
+    def read_suites(request: StageRequest) -> Ended:
+        seen.extend(scripted.store.objects.get_bytes(StoreUri(uri).digest) for uri in request.parameters["suites"].values())
+        return scripted.succeed(request)
+
+    resolved = resolve()
+    _, ingested = run_ingest(resolved=resolved)
+    scripted.steps = [read_suites]
+    results = {"resolve": resolved, "ingest": ingested}
+    execute(StageOperator(task_id="validate", stage="validate"), context_of("validate", results=results))
+    assert seen == [suite.read_bytes()]
 
 
 def test_another_run_finds_the_work_done_and_starts_nothing(scripted: Scripted, run_ingest: Any) -> None:

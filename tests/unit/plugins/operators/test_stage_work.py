@@ -120,7 +120,7 @@ def test_work_is_looked_up_without_a_write_to_the_store(stage: str, ask: WorkOf,
     first = ask(stage, champion=CHAMPION)
     first.folder.create_result(replace(result(stage), fingerprint=first.id))
     Condemned(store.bucket).condemn(f"stages/search_ranking/{stage}/{first.id}")
-    free, refused = ask(stage, champion=CHAMPION), ask(stage, champion=CHAMPION, read_only=True)
+    refused, free = ask(stage, champion=CHAMPION, read_only=True), ask(stage, champion=CHAMPION)
     assert (refused.id, refused.folder.uri) == (free.id, free.folder.uri)
     assert replace(refused, folder=free.folder) == free
 
