@@ -115,7 +115,7 @@ class Loop:
         # Ranks make their modules, and read a checkpoint, at their own speed; what follows has the limit of a step.
         self._gang.wait_for_all()
         self._parameters = self._strategy.place(parts.module)
-        self._optimizer = ScheduledOptimizer(self._parameters, parts.schedule(self._total_steps), parts.optimizer)
+        self._optimizer = ScheduledOptimizer(self._parameters, parts.schedule(self._total_steps), parts.optimizer, muon=self._strategy.muon)
         if self._strategy.saves:
             parts.checkpoints.reserve(self._largest_state())
         self._resume()

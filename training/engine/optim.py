@@ -13,7 +13,7 @@ from typing import Final, Literal
 import torch
 from torch import nn
 
-from training.engine.optimizers import OptimizerSettings, Update, blank, optimizers_of
+from training.engine.optimizers import MakeMuon, OptimizerSettings, Update, blank, optimizers_of, whole_muon
 
 MAX_GRAD_NORM: Final = 1.0
 WARMUP_SHARE: Final = 0.05
@@ -56,10 +56,12 @@ class Schedule:
 class ScheduledOptimizer:
     """One or two of torch's optimizers over named parameters, with the learning rate of the schedule in each step."""
 
-    def __init__(self, parameters: Mapping[str, nn.Parameter], schedule: Schedule, settings: OptimizerSettings) -> None:
+    def __init__(
+        self, parameters: Mapping[str, nn.Parameter], schedule: Schedule, settings: OptimizerSettings, *, muon: MakeMuon = whole_muon
+    ) -> None:
         self._parameters = dict(parameters)
         self._schedule = schedule
-        self._optimizers = optimizers_of(self._parameters, settings, schedule.learning_rate)
+        self._optimizers = optimizers_of(self._parameters, settings, schedule.learning_rate, muon=muon)
         self._optimizer_of: dict[nn.Parameter, Update] = {
             parameter: optimizer for optimizer in self._optimizers for group in optimizer.param_groups for parameter in group["params"]
         }

@@ -53,6 +53,18 @@ class Muon(Eager, torch.optim.Muon):
     step = torch.no_grad()(unwrapped(torch.optim.Muon.step))
 
 
+class MakeMuon(Protocol):
+    """Makes the optimizer of the matrices that muon updates."""
+
+    def __call__(self, parameters: Iterable[Any], *, lr: float, momentum: float, weight_decay: float) -> Update: ...
+
+
+def whole_muon(parameters: Iterable[Any], *, lr: float, momentum: float, weight_decay: float) -> Update:
+    """Return muon for matrices that this process has whole."""
+    # The update is as large as one of AdamW: one learning rate fits both (Liu et al., Muon is Scalable for LLM Training, 2025).
+    return Muon(parameters, lr=lr, momentum=momentum, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw")
+
+
 def blank(kind: Kind, parameter: torch.Tensor) -> torch.Tensor:
     """Return a tensor of zeros for an optimizer's state: where the parameter is, and sharded as it is."""
     if kind == "parameter":
@@ -72,8 +84,14 @@ class OptimizerSettings:
     """Names of the parameters that muon updates; AdamW updates the others."""
 
 
-def optimizers_of(parameters: Mapping[str, nn.Parameter], settings: OptimizerSettings, learning_rate: float) -> list[Update]:
-    """Return the optimizers that update the parameters, each parameter in one of them; the first one is that of `train.optimizer`."""
+def optimizers_of(
+    parameters: Mapping[str, nn.Parameter], settings: OptimizerSettings, learning_rate: float, *, muon: MakeMuon
+) -> list[Update]:
+    """Return the optimizers that update the parameters, each parameter in one of them; the first one is that of `train.optimizer`.
+
+    Args:
+        muon: for matrices as the strategy places them (`Strategy.muon`).
+    """
     decay = settings.weight_decay
     if settings.name == "sgd":
         # Not fused: torch has no such kernel for sharded parameters.
@@ -85,24 +103,12 @@ def optimizers_of(parameters: Mapping[str, nn.Parameter], settings: OptimizerSet
     others = [parameter for name, parameter in parameters.items() if name not in settings.muon]
     momentum = MUON_MOMENTUM if settings.momentum is None else settings.momentum
     found: list[Update] = []
-    # A process of a sharded model may have parameters of one kind only.
-    whole = [parameter for parameter in matrices if not _is_divided(parameter)]
-    divided = [parameter for parameter in matrices if _is_divided(parameter)]
-    if whole:
-        # The update is as large as one of AdamW: one learning rate fits both (Liu et al., Muon is Scalable for LLM Training, 2025).
-        found.append(Muon(_groups(whole), lr=learning_rate, momentum=momentum, weight_decay=decay, adjust_lr_fn="match_rms_adamw"))
-    if divided:
-        from training.large.divided_muon import DividedMuon
-
-        found.append(DividedMuon(_groups(divided), lr=learning_rate, momentum=momentum, weight_decay=decay))
+    # A process of a large model may have parameters of one kind only.
+    if matrices:
+        found.append(muon(_groups(matrices), lr=learning_rate, momentum=momentum, weight_decay=decay))
     if others:
         found.append(AdamW(_groups(others), lr=learning_rate, weight_decay=decay, fused=True))
     return found
-
-
-def _is_divided(parameter: nn.Parameter) -> bool:
-    """Return whether it is a DTensor, whose import takes long."""
-    return hasattr(parameter, "device_mesh")
 
 
 def _groups(parameters: Iterable[nn.Parameter]) -> list[dict[str, Any]]:

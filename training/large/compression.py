@@ -31,24 +31,23 @@ class Compression:
     rank: int = POWERSGD_RANK
     """Columns of PowerSGD's matrices."""
 
+    def register_hook(self, wrapped: DistributedDataParallel) -> None:
+        """Let a wrapped model exchange compressed gradients. To be called once, before its first step.
 
-def compress_gradients(wrapped: DistributedDataParallel, compression: Compression) -> None:
-    """Let a wrapped model exchange compressed gradients. To be called once, before its first step.
-
-    Raises:
-        SpecError: `compression.unsupported`: the gang's backend cannot send the type.
-    """
-    if compression.kind == "powersgd":
-        state = PowerSGDState(
-            process_group=None,
-            matrix_approximation_rank=compression.rank,
-            start_powerSGD_iter=UNCOMPRESSED_STEPS,
-            orthogonalization_epsilon=EPSILON,
-        )
-        wrapped.register_comm_hook(state, powerSGD_hook)
-        return
-    if compression.kind == "bf16" and dist.get_backend() != "nccl":
-        message = f"gradient_compression bf16 needs NCCL: {dist.get_backend()}, which processes without GPUs use, adds up no bf16"
-        problem = Problem(code="compression.unsupported", message=message, hint="set gradient_compression to fp16 or powersgd")
-        raise SpecError("train.gradient_compression", [problem])
-    wrapped.register_comm_hook(None, fp16_compress_hook if compression.kind == "fp16" else bf16_compress_hook)
+        Raises:
+            SpecError: `compression.unsupported`: the gang's backend cannot send the type.
+        """
+        if self.kind == "powersgd":
+            state = PowerSGDState(
+                process_group=None,
+                matrix_approximation_rank=self.rank,
+                start_powerSGD_iter=UNCOMPRESSED_STEPS,
+                orthogonalization_epsilon=EPSILON,
+            )
+            wrapped.register_comm_hook(state, powerSGD_hook)
+            return
+        if self.kind == "bf16" and dist.get_backend() != "nccl":
+            message = f"gradient_compression bf16 needs NCCL: {dist.get_backend()}, which processes without GPUs use, adds up no bf16"
+            problem = Problem(code="compression.unsupported", message=message, hint="set gradient_compression to fp16 or powersgd")
+            raise SpecError("train.gradient_compression", [problem])
+        wrapped.register_comm_hook(None, fp16_compress_hook if self.kind == "fp16" else bf16_compress_hook)

@@ -17,6 +17,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 from torch.distributed.pipelining.schedules import PipelineScheduleSingle
 
 from training.data.dataset.loader import Batch
+from training.engine.optimizers import MakeMuon, whole_muon
 from training.engine.parallel.gang import Gang
 from training.engine.parallel.strategy import SumLoss
 from training.engine.precision import autocast
@@ -207,6 +208,10 @@ class PipelinedModel:
             dist.all_reduce(cells, group=self._replicas)
             parts = torch.split(cells, [gradient.numel() for gradient in bucket])
             torch._foreach_copy_(bucket, [part.view_as(gradient) for part, gradient in zip(parts, bucket, strict=True)])
+
+    @property
+    def muon(self) -> MakeMuon:
+        return whole_muon
 
     def clip(self, max_norm: float) -> float:
         with self._gang.collectives():

@@ -22,11 +22,13 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from training.data.dataset.loader import Batch
+from training.engine.optimizers import MakeMuon
 from training.engine.parallel.gang import Gang
 from training.engine.parallel.strategy import SumLoss
 from training.engine.precision import DTYPES
 from training.errors import Problem, SpecError, shown
 from training.large.clipping import clip_divided_gradients
+from training.large.divided_muon import DividedMuon
 from training.large.mesh import DATA, SHARD, TENSOR, mesh_of
 from training.large.module_buffers import saved_buffers, take_from_first
 from training.large.placements import gathered
@@ -278,6 +280,10 @@ class ShardedModel:
             if self._layout.tensor > 1 and self._num_steps.bit_count() == 1:
                 check_alike(self._parameters, found, self._mesh[TENSOR])
         return found
+
+    @property
+    def muon(self) -> MakeMuon:
+        return DividedMuon
 
     def clip(self, max_norm: float) -> float:
         with self._gang.collectives():

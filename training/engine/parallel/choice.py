@@ -50,7 +50,7 @@ def strategy_for(
         raise TypeError(f"a torch family trains in a Gang, not in a {type(gang).__name__}")
     chosen = choose_precision(precision, gang.device)
     if layout is None or layout.is_replicated:
-        return ReplicatedModel(gang, precision=chosen, compression=compression)
+        return ReplicatedModel(gang, precision=chosen, compress_gradients=None if compression is None else compression.register_hook)
     if layout.pipeline > 1:
         from training.large.pipeline import PipelinedModel
 

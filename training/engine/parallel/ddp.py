@@ -5,9 +5,9 @@ A gang of one process is the same without a wrapper.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
 from torch import nn
@@ -15,16 +15,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 from training.data.dataset.loader import Batch
 from training.engine.optim import clip_gradients
+from training.engine.optimizers import MakeMuon, whole_muon
 from training.engine.parallel.gang import Gang
 from training.engine.parallel.strategy import SumLoss
 from training.engine.precision import autocast
 from training.engine.uncompiled_torch import compiler_options, unwrapped
 from training.errors import Problem, SpecError
 from training.process import liveness
-
-if TYPE_CHECKING:
-    from training.large.compression import Compression
-
 
 UNFINISHED: Final = "Expected to have finished reduction"
 """Part of what torch says where gradients of some parameters have not come."""
@@ -56,10 +53,17 @@ class GradientReducer(DistributedDataParallel):
 class ReplicatedModel:
     """The strategy `ddp`: every process is a data rank, and the first one saves the whole state."""
 
-    def __init__(self, gang: Gang, *, precision: str = "fp32", compression: Compression | None = None) -> None:
+    def __init__(
+        self, gang: Gang, *, precision: str = "fp32", compress_gradients: Callable[[DistributedDataParallel], object] | None = None
+    ) -> None:
+        """Prepare it.
+
+        Args:
+            compress_gradients: registers torch's communication hook with the wrapped model; not called in a gang of one process.
+        """
         self._gang = gang
         self._precision = precision
-        self._compression = compression
+        self._compress_gradients = compress_gradients
         self._module: nn.Module = nn.Identity()
         self._wrapped: nn.Module = self._module
         self._parameters: dict[str, nn.Parameter] = {}
@@ -109,10 +113,8 @@ class ReplicatedModel:
         if self._gang.world_size > 1:
             with self._gang.collectives():
                 self._wrapped = wrapped = GradientReducer(self._module, gradient_as_bucket_view=True)
-            if self._compression is not None:
-                from training.large.compression import compress_gradients
-
-                compress_gradients(wrapped, self._compression)
+            if self._compress_gradients is not None:
+                self._compress_gradients(wrapped)
         return self._parameters
 
     def backward(self, batches: Sequence[Batch], loss: SumLoss, weight: float) -> torch.Tensor:
@@ -152,6 +154,10 @@ class ReplicatedModel:
             message = f"{what}: processes cannot average gradients"
             hint = "set requires_grad to False for parameters that are not used; let each forward pass use all others"
             raise SpecError("train.model", [Problem(code="parallel.unused_block", message=message, hint=hint)]) from err
+
+    @property
+    def muon(self) -> MakeMuon:
+        return whole_muon
 
     def clip(self, max_norm: float) -> float:
         # Reading the norm waits for the collectives of a GPU.

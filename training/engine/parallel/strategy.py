@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from training.data.dataset.loader import Batch
+from training.engine.optimizers import MakeMuon
 from training.engine.parallel.gang import Gang
 
 SumLoss = Callable[[nn.Module, Batch], torch.Tensor]
@@ -87,6 +88,10 @@ class Strategy(Protocol):
         Raises:
             PeerLostError: another process is lost.
         """
+
+    @property
+    def muon(self) -> MakeMuon:
+        """What `train.optimizer: muon` updates matrices by, as `place` returns them."""
 
     def clip(self, max_norm: float) -> float:
         """Scale the gradients down to a norm over the whole model; return the norm before, the same number in every process.

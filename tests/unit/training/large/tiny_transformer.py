@@ -160,9 +160,8 @@ def train(
     """
     torch.manual_seed(5)
     parameters = strategy.place(TinyTransformer())
-    optimizer = ScheduledOptimizer(
-        parameters, Schedule(learning_rate=0.01, total_steps=steps), OptimizerSettings(**{"weight_decay": 0.01, **options})
-    )
+    settings = OptimizerSettings(**{"weight_decay": 0.01, **options})
+    optimizer = ScheduledOptimizer(parameters, Schedule(learning_rate=0.01, total_steps=steps), settings, muon=strategy.muon)
     losses, norms = [], []
     for step in range(steps):
         share = cut(global_batch(step, rows), strategy.num_data_ranks)[strategy.data_rank]

@@ -42,7 +42,7 @@ def steps_with_state(gang: Gang, name: Any) -> list[str]:
     parameters = strategy.place(TinyTransformer())
     schedule = Schedule(learning_rate=0.01, total_steps=3)
     settings = OptimizerSettings(name=name, muon=HIDDEN)
-    optimizer, other = (ScheduledOptimizer(parameters, schedule, settings) for _ in range(2))
+    optimizer, other = (ScheduledOptimizer(parameters, schedule, settings, muon=strategy.muon) for _ in range(2))
     for step in range(2):
         for number, parameter in enumerate(parameters.values()):
             parameter.grad = torch.full_like(parameter, 0.01 * (number - step))
