@@ -26,10 +26,10 @@ from training.engine.checkpoint.writer import Interval
 from training.engine.loop import Loop, Parts
 from training.engine.optim import Schedule
 from training.engine.optimizers import OptimizerSettings
-from training.engine.parallel.choice import strategy_for
 from training.engine.parallel.gang import Gang
 from training.engine.parallel.strategy import SumLoss
 from training.engine.tracking.tracker import Tracker
+from training.models.strategy_choice import strategy_for
 from training.runtime.context import StageContext, StopFlag
 from training.store import Store
 from training.store.leases import Lease

@@ -119,7 +119,7 @@ class TorchFamily(Family):
         # Imported here: a registered model carries this file, and scoring needs no loop, store or spec.
         from training.engine.activations import checkpoint_activations
         from training.engine.loop import Loop, Parts
-        from training.engine.parallel.choice import strategy_for
+        from training.models.strategy_choice import strategy_for
         from training.spec.sections.train import Parallel
 
         train = context.spec.train

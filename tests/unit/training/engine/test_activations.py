@@ -15,10 +15,10 @@ from tests.unit.training.large.tiny_transformer import TinyTransformer, squares,
 from tests.unit.training.models.family_bench import FamilyBench
 from training.data.dataset.loader import Batch
 from training.engine.activations import checkpoint_activations, repeated_blocks
-from training.engine.parallel.choice import strategy_for
 from training.engine.parallel.gang import Gang
 from training.errors import SpecError
 from training.models.base import FitResult
+from training.models.strategy_choice import strategy_for
 from training.models.torch_family import TorchArchitecture, TorchFamily
 from training.spec.layout import Layout
 

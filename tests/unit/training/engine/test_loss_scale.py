@@ -21,11 +21,11 @@ from training.data.dataset.loader import Batch, cut
 from training.engine.loop import Loop
 from training.engine.optim import Schedule, ScheduledOptimizer
 from training.engine.optimizers import OptimizerSettings
-from training.engine.parallel.choice import strategy_for
 from training.engine.parallel.gang import Gang
 from training.engine.precision import FIRST_SCALE, GROWTH_INTERVAL, MAX_SCALE, LossScale
 from training.engine.training_position import Progress
 from training.errors import DivergedError, PreemptedError
+from training.models.strategy_choice import strategy_for
 from training.spec.layout import Layout
 
 FP16: Any = {"precision": "fp16"}

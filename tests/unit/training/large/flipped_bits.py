@@ -11,10 +11,10 @@ import torch
 from tests.unit.training.engine.loop_bench import DIGEST, LoopBench, after_each_step, squares
 from tests.unit.training.large.kill_points import EPOCHS, MIN_BLOCK_BYTES, Net
 from training.data.dataset.loader import Loader, ShardSet
-from training.engine.parallel.choice import strategy_for
 from training.engine.parallel.gang import Gang
 from training.errors import ReplicasDifferError
 from training.large.checkpoint.savers import Savers
+from training.models.strategy_choice import strategy_for
 from training.spec.layout import Layout
 from training.store import Store
 

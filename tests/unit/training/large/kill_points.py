@@ -15,10 +15,10 @@ from torch import nn
 from tests.unit.training.engine.loop_bench import DIGEST, FINGERPRINT, LoopBench, after_each_step, squares
 from tests.unit.training.engine.parallel.ranks import Ended, run_mortal_ranks, run_ranks
 from training.data.dataset.loader import Batch, Loader, ShardSet
-from training.engine.parallel.choice import strategy_for
 from training.engine.parallel.gang import Gang
 from training.large.checkpoint.savers import Savers
 from training.large.tensor_plan import TensorPlan
+from training.models.strategy_choice import strategy_for
 from training.spec.layout import Layout
 from training.store import Store
 

@@ -17,9 +17,9 @@ import torch
 from tests.unit.training.engine.loop_bench import DIGEST, LoopBench, RecordingTracker, squares
 from tests.unit.training.large.kill_points import MIN_BLOCK_BYTES, PLAN, Net, stages_of
 from training.data.dataset.loader import Batch, Loader, ShardSet
-from training.engine.parallel.choice import strategy_for
 from training.engine.parallel.gang import Gang
 from training.large.checkpoint.savers import Savers
+from training.models.strategy_choice import strategy_for
 from training.spec.layout import Layout
 
 ROWS = {"train": 360, "validation": 24}

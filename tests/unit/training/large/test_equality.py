@@ -10,9 +10,9 @@ import pytest
 
 from tests.unit.training.engine.parallel.ranks import run_ranks
 from tests.unit.training.large.tiny_transformer import PLANS, Trained, alone, stages_of, train
-from training.engine.parallel.choice import strategy_for
 from training.engine.parallel.gang import Gang
 from training.large.replicas import minority
+from training.models.strategy_choice import strategy_for
 from training.spec.layout import Layout
 
 # Three to five times of what was measured: 1.2e-7, 3.1e-7 and 2.4e-7; weights with layers that are divided 1.1e-6.

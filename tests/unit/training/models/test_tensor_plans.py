@@ -15,7 +15,6 @@ from tests.unit.training.engine.loop_bench import DIGEST
 from tests.unit.training.engine.parallel.ranks import run_ranks
 from tests.unit.training.models.family_bench import FamilyBench
 from training.data.dataset.loader import Batch
-from training.engine.parallel.choice import strategy_for
 from training.engine.parallel.gang import Gang
 from training.errors import SpecError
 from training.large.checkpoint.savers import Savers
@@ -23,6 +22,7 @@ from training.large.sharded import ShardedModel
 from training.large.tensor_plan import Division, TensorPlan, checked
 from training.models.base import FitResult, load_family
 from training.models.ranker.module import RankerModule
+from training.models.strategy_choice import strategy_for
 from training.models.torch_family import TorchArchitecture, TorchFamily
 from training.runtime.provenance import CHECKOUT
 from training.spec.layout import Layout

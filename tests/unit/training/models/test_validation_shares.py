@@ -10,9 +10,9 @@ import torch
 
 from tests.unit.training.models.family_bench import FamilyBench
 from training.data.dataset.loader import Batch
-from training.engine.parallel.choice import strategy_for
 from training.engine.parallel.gang import Gang
 from training.models.ranker.module import Ranker
+from training.models.strategy_choice import strategy_for
 
 CPU = torch.device("cpu")
 SETTINGS = {"embedding_dim": 4, "hidden": (8,), "dropout": 0.0, "loss": "listwise"}

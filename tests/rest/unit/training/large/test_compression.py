@@ -15,10 +15,10 @@ from tests.unit.training.engine.test_optimizers import Deep
 from tests.unit.training.large.tiny_transformer import Trained, train
 from training.data.dataset.loader import Loader, ShardSet
 from training.engine.loop import Loop
-from training.engine.parallel.choice import strategy_for
 from training.engine.parallel.gang import Gang
 from training.errors import PreemptedError, SpecError
 from training.large.compression import UNCOMPRESSED_STEPS, Compression
+from training.models.strategy_choice import strategy_for
 from training.store import Store
 
 STEPS = 40

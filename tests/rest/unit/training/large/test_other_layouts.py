@@ -14,10 +14,10 @@ from tests.unit.training.large.tiny_transformer import SEQUENCE_PLAN, TinyTransf
 from training.data.dataset.loader import cut
 from training.engine.optim import MAX_GRAD_NORM, Schedule, ScheduledOptimizer
 from training.engine.optimizers import OptimizerSettings
-from training.engine.parallel.choice import strategy_for
 from training.engine.parallel.gang import Gang
 from training.engine.parallel.strategy import Strategy
 from training.large.checkpoint.savers import Savers
+from training.models.strategy_choice import strategy_for
 from training.spec.layout import Layout
 from training.store import Store
 

@@ -30,11 +30,11 @@ from tests.unit.training.large.tiny_transformer import (
 from training.data.dataset.loader import Batch, cut
 from training.engine.activations import checkpoint_activations
 from training.engine.optimizers import hidden_matrices
-from training.engine.parallel.choice import strategy_for
 from training.engine.parallel.gang import COLLECTIVE_LIMIT, Gang
 from training.errors import PeerLostError, SpecError
 from training.large.pipeline import PipelinedModel, ScheduleName
 from training.large.pipeline_cut import names_of_stages
+from training.models.strategy_choice import strategy_for
 from training.spec.layout import Layout
 
 TWO = Layout(pipeline=2)

@@ -13,14 +13,14 @@ from torch import nn
 from tests.unit.training.engine.loop_bench import Line, LoopBench, Normalized, outcome, recorded_steps, squares
 from tests.unit.training.models.family_bench import FamilyBench
 from training.data.dataset.loader import Batch, Loader
-from training.engine.parallel import choice
-from training.engine.parallel.choice import strategy_for
 from training.engine.parallel.ddp import ReplicatedModel
 from training.engine.parallel.gang import Gang
 from training.engine.parallel.single_process import Alone
 from training.engine.parallel.strategy import Strategy, SumLoss
 from training.errors import PeerLostError
+from training.models import strategy_choice
 from training.models.base import load_family
+from training.models.strategy_choice import strategy_for
 from training.runtime.provenance import CHECKOUT
 
 CPU = torch.device("cpu")
@@ -188,7 +188,7 @@ def test_torch_family_divides_batches_among_the_data_ranks_and_not_the_processes
         init(self, *arguments, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Loader, "__init__", record)
-    monkeypatch.setattr(choice, "strategy_for", lambda gang, **_: TwoPerReplica(Gang(3, 1, CPU)))
+    monkeypatch.setattr(strategy_choice, "strategy_for", lambda gang, **_: TwoPerReplica(Gang(3, 1, CPU)))
     context = FamilyBench(tmp_path, "ranking").fit_context("ranker", epochs=1, batch_size=24, settings=SETTINGS)
     load_family("ranker").fit(context)
     context.checkpoints.close()

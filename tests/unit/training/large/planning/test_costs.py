@@ -22,10 +22,10 @@ from tests.unit.training.large.planning.models import Size, Transformer, facts, 
 from training.data.dataset.loader import Batch, cut
 from training.engine.optim import Schedule, ScheduledOptimizer
 from training.engine.optimizers import OptimizerSettings
-from training.engine.parallel.choice import strategy_for
 from training.engine.parallel.gang import Gang
 from training.large.planning.costs import StepWork, memory_of, wire_of
 from training.large.planning.devices import parse_devices
+from training.models.strategy_choice import strategy_for
 from training.spec.layout import Layout
 
 MODEL = Size(width=512, depth=4, heads=4, vocabulary=2000, length=32)

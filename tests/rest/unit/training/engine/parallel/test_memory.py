@@ -11,9 +11,9 @@ from tests.unit.training.engine.loop_bench import Line, LoopBench
 from tests.unit.training.engine.parallel.ranks import run_ranks
 from training.contracts import ExitCode
 from training.data.dataset.loader import Batch
-from training.engine.parallel.choice import strategy_for
 from training.engine.parallel.gang import Gang
 from training.errors import NightshiftError
+from training.models.strategy_choice import strategy_for
 
 MEBIBYTE = 2**20
 STEP = 3

@@ -1,4 +1,4 @@
-"""Which strategy a training uses: the one place that knows all of them."""
+"""Which strategy a training of a torch module uses. A training of whole models imports none of `training.large`."""
 
 from __future__ import annotations
 
