@@ -151,7 +151,6 @@ class Training:
                     tracker=tracker,
                     stop=context.stop,
                     progress=context.progress,
-                    note_straggler=functools.partial(context.address.write_straggler, attempt_id),
                     seed=3,
                     epochs=self.epochs,
                     schedule=functools.partial(_schedule, self.learning_rate),

@@ -10,6 +10,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
 
@@ -31,17 +32,14 @@ from training.engine.precision import LossScale
 from training.engine.throughput import Throughput
 from training.engine.tracking.tracker import Tracker
 from training.engine.training_position import Progress
-from training.errors import DataError, NightshiftError, PeerLostError, PreemptedError
-from training.large.replicas import ReplicaCheck
-from training.large.stragglers import Straggler, StragglerCheck
+from training.engine.watcher import Watcher
+from training.errors import DataError, PeerLostError, PreemptedError
 from training.process import liveness
 from training.runtime.context import ReportProgress, StopFlag
 
 logger = logging.getLogger(__name__)
 
 TRACK_EVERY_STEPS: Final = 10
-MAX_TOLD: Final = 5
-"""Stragglers in a stage's result, whose size is limited."""
 OPTIMIZER: Final = "optimizer/"
 """What the names of the optimizer's tensors begin with in a checkpoint."""
 
@@ -63,18 +61,13 @@ class Parts:
     tracker: Tracker
     stop: StopFlag
     progress: ReportProgress
-    note_straggler: Callable[[int, Mapping[str, object]], object]
-    """Called by rank 0 with (rank that is slower than the others, the record of it), once for each."""
     seed: int
     epochs: int
     schedule: Callable[[int], Schedule]
     """Of the number of all steps to the learning rate of each."""
     optimizer: OptimizerSettings
     early_stopping: int | None
-    replica_check_steps: int = 0
-    """How often replicas of the model are compared, 0: never (`training.large.replicas`)."""
-    straggler_ratio: float | None = None
-    """From which on a process is slower than the others, None: they are not compared (`training.large.stragglers`)."""
+    watchers: Sequence[Watcher] = ()
     judge: Judge | None = None
     """Called by rank 0 after each epoch: whether to continue the training."""
 
@@ -87,15 +80,9 @@ class Loop:
         self._strategy = parts.strategy
         self._gang = parts.strategy.gang
         self._divergence_guard = DivergenceGuard()
-        self._replicas = ReplicaCheck(parts.strategy, parts.checkpoints, every_steps=parts.replica_check_steps)
-        self._stragglers = StragglerCheck(
-            parts.strategy,
-            ratio=parts.straggler_ratio,
-            is_disturbed=lambda: parts.checkpoints.is_saving,
-            found=self._note_straggler,
-            compared=lambda step, ratio: parts.tracker.log(step, slowest_rank_ratio=ratio),
-        )
-        self._loss = self._stragglers.measuring(parts.loss, parts.module)
+        self._loss = parts.loss
+        for watcher in parts.watchers:
+            self._loss = watcher.measured(self._loss, parts.module)
         self._throughput = Throughput()
         self._given_up = False
         self.progress = Progress(loss_scale=LossScale() if parts.strategy.precision == "fp16" else None)
@@ -119,7 +106,8 @@ class Loop:
         if self._strategy.saves:
             parts.checkpoints.reserve(self._largest_state())
         self._resume()
-        self._replicas.begin(self.progress.step)
+        for watcher in parts.watchers:
+            watcher.begin(self.progress.step)
         self._gang.wait_for_all()
         parts.module.train()
         try:
@@ -134,7 +122,8 @@ class Loop:
             self._rescue()
             raise self._gang.lost(err, self.progress.step) from err
         finally:
-            self._stragglers.close()
+            for watcher in parts.watchers:
+                watcher.close()
         parts.checkpoints.wait()
 
     @property
@@ -147,9 +136,11 @@ class Loop:
         self._gang.wait_for_all()
         self._throughput.begin()
         first = progress.step - progress.epoch * parts.loader.steps_per_epoch
-        for number, batch in enumerate(self._stragglers.batches(parts.loader.batches(progress.epoch, first)), start=first):
+        batches = parts.loader.batches(progress.epoch, first)
+        for watcher in parts.watchers:
+            batches = watcher.batches(batches)
+        for number, batch in enumerate(batches, start=first):
             self._step(cut(batch, parts.loader.num_micro_batches(number)), parts.loader.batch_weight(progress.epoch, number))
-            self._stragglers.check(progress.step)
             self._between_steps()
         self._finish_epoch()
 
@@ -158,9 +149,8 @@ class Loop:
         parts, progress = self._parts, self.progress
         saves = self._strategy.saves
         is_stopped, is_due = self._strategy.agree(parts.stop.requested, saves and parts.checkpoints.is_due(progress.step))
-        # Where all save together, nothing is saved that was not compared; of whole models the first rank saves when it likes.
-        if self._replicas.is_due(progress.step) or (self._strategy.is_sharded and (is_stopped or is_due)):
-            self._compare_replicas()
+        # Where all save together, watchers see what is saved; of whole models the first rank saves when it likes.
+        self._watch(is_kept=self._strategy.is_sharded and (is_stopped or is_due))
         if is_stopped and saves:
             raise self._stopped()
         if is_stopped:
@@ -177,7 +167,9 @@ class Loop:
     def _step(self, batches: Sequence[Batch], weight: float) -> None:
         parts, progress, strategy = self._parts, self.progress, self._strategy
         _seed((parts.seed * 1_000_003 + progress.step) * 4099 + strategy.data_rank, self._gang.device)
-        with self._stragglers.step():
+        with ExitStack() as watched:
+            for watcher in parts.watchers:
+                watched.enter_context(watcher.step())
             self._optimizer.clear_gradients()
             scale = 1.0 if progress.loss_scale is None else progress.loss_scale.factor
             total = strategy.backward(batches, _scaled(self._loss, scale), weight)
@@ -213,7 +205,7 @@ class Loop:
 
     def _finish_epoch(self) -> None:
         parts, progress = self._parts, self.progress
-        self._compare_replicas()
+        self._watch(is_kept=True)
         train_loss = progress.epoch_loss / parts.loader.total_weight
         with liveness.phase("validation", f"epoch {progress.epoch + 1}"):
             validation_loss = self._validate()
@@ -242,24 +234,16 @@ class Loop:
             return self.progress.epoch_loss / parts.loader.total_weight
         return self._strategy.summed_loss(parts.validation.batches(0), parts.loss) / parts.validation.total_weight
 
-    def _compare_replicas(self) -> None:
-        """Raise where one replica has other weights than another: before they are saved, or kept as the best."""
-        self._replicas.check(self.progress.step, lambda: _sections(module=self._parameters, optimizer=self._optimizer.state()))
-
-    def _note_straggler(self, straggler: Straggler) -> None:
-        """Note a straggler where who relaunches this training finds it: the next attempt may do without that node."""
-        parts = self._parts
-        parts.tracker.log(straggler.step, straggler_rank=float(straggler.rank), straggler_ratio=straggler.ratio)
-        try:
-            parts.note_straggler(straggler.rank, straggler.to_json())
-        except NightshiftError as err:
-            logger.warning("the straggler could not be noted in the store: %s", err)
+    def _watch(self, *, is_kept: bool) -> None:
+        """Let the watchers look at the state of a whole step: before it is saved, or kept as the best."""
+        for watcher in self._parts.watchers:
+            watcher.between_steps(
+                self.progress.step, lambda: _sections(module=self._parameters, optimizer=self._optimizer.state()), is_kept=is_kept
+            )
 
     def scalars(self) -> dict[str, Scalar]:
         """Return what the stage's result says of the training besides its model; only where there is something to say."""
-        named = [straggler.short_words() for _, straggler in sorted(self._stragglers.named.items())]
-        rest = [f"and {len(named) - MAX_TOLD} others"] if len(named) > MAX_TOLD else []
-        return {"stragglers": "; ".join([*named[:MAX_TOLD], *rest])} if named else {}
+        return {name: value for watcher in self._parts.watchers for name, value in watcher.scalars().items()}
 
     def _stopped_early(self) -> bool:
         patience = self._parts.early_stopping
@@ -286,8 +270,8 @@ class Loop:
 
     def _position(self) -> Position:
         position = self.progress.to_json()
-        if self._replicas.is_on:
-            position["compared_step"] = self._replicas.equal_step
+        for watcher in self._parts.watchers:
+            watcher.add_to(position)
         return position
 
     def _save_last(self) -> bool:

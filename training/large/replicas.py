@@ -16,7 +16,9 @@ from typing import Final
 import torch
 
 from training.engine.checkpoint.checkpoints import Checkpoints
+from training.engine.checkpoint.format import Position
 from training.engine.parallel.strategy import Strategy
+from training.engine.watcher import Watcher
 from training.errors import PeerLostError, ReplicasDifferError
 
 logger = logging.getLogger(__name__)
@@ -77,49 +79,36 @@ def minority(digests: Sequence[int], parts: Sequence[int]) -> list[int]:
     return sorted(named)
 
 
-class ReplicaCheck:
-    """Compares the replicas of one training. All processes must call it at the same steps."""
+class ReplicaCheck(Watcher):
+    """Compares the replicas of one training, whose strategy has several of some part."""
 
     def __init__(self, strategy: Strategy, checkpoints: Checkpoints, *, every_steps: int) -> None:
         """Prepare it.
 
         Args:
-            every_steps: how many steps lie between two comparisons; 0: replicas are not compared.
+            every_steps: how many steps lie between two comparisons.
         """
         self._gang = strategy.gang
         self._parts = [strategy.part(rank) for rank in range(self._gang.world_size)]
         self._checkpoints = checkpoints
-        self._every_steps = every_steps if len(set(self._parts)) < self._gang.world_size else 0
+        self._every_steps = every_steps
         self._equal_step = 0
-
-    @property
-    def is_on(self) -> bool:
-        """Whether there are replicas to compare."""
-        return self._every_steps > 0
-
-    @property
-    def equal_step(self) -> int:
         """The last step after which all replicas were equal: compared, or begun with the same bits."""
-        return self._equal_step
 
     def begin(self, step: int) -> None:
-        """Take the replicas as equal after a step: all have read the same checkpoint, or are new."""
         self._equal_step = step
 
-    def is_due(self, step: int) -> bool:
-        return self.is_on and step - self._equal_step >= self._every_steps
+    def add_to(self, position: Position) -> None:
+        position["compared_step"] = self._equal_step
 
-    def check(self, step: int, state: Callable[[], Mapping[str, torch.Tensor]]) -> None:
-        """Compare the replicas after a step.
-
-        Args:
-            state: returns the tensors that are equal in all replicas, by name.
+    def between_steps(self, step: int, state: Callable[[], Mapping[str, torch.Tensor]], *, is_kept: bool) -> None:
+        """Compare the replicas where that is due, and before their state is kept.
 
         Raises:
             ReplicasDifferError: `train.replica_diverged`; the checkpoints since the last comparison are withdrawn.
             PeerLostError: another process is lost.
         """
-        if not self.is_on or step == self._equal_step:
+        if step == self._equal_step or not (is_kept or step - self._equal_step >= self._every_steps):
             return
         found = state()
         digests = self._gang.gather(digest_of((found[name] for name in sorted(found)), self._gang.device))

@@ -16,17 +16,21 @@ import logging
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final
 
 import torch
 from torch import nn
 
-from training.contracts import JsonObject
+from training.contracts import JsonObject, Scalar
 from training.data.dataset.loader import Batch
+from training.engine.checkpoint.checkpoints import Checkpoints
 from training.engine.parallel.strategy import Strategy, SumLoss
+from training.engine.tracking.tracker import Tracker
+from training.engine.watcher import Watcher
+from training.errors import NightshiftError
 from training.large.local_step_time import LocalStepTimer, Measured
 
 logger = logging.getLogger(__name__)
@@ -42,6 +46,11 @@ LONG_WINDOW_SECONDS: Final = 10.0
 WINDOWS_IN_A_ROW: Final = 3
 LEAST_COST: Final = 0.1
 """Of a step, that a slow process costs all."""
+MAX_LISTED: Final = 5
+"""Stragglers in a stage's result, whose size is limited."""
+
+
+NoteStraggler = Callable[[int, Mapping[str, object]], object]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -178,78 +187,63 @@ class LongWindow:
         ]
 
 
-class StragglerCheck:
-    """Compares the processes of one training. All of them must call it at the same steps."""
+class StragglerCheck(Watcher):
+    """Compares the processes of one training, whose strategy has several of some stage."""
 
-    def __init__(
-        self,
-        strategy: Strategy,
-        *,
-        ratio: float | None,
-        is_disturbed: Callable[[], bool],
-        found: Callable[[Straggler], object],
-        compared: Callable[[int, float], object],
-    ) -> None:
+    def __init__(self, strategy: Strategy, *, ratio: float, checkpoints: Checkpoints, tracker: Tracker, note: NoteStraggler) -> None:
         """Prepare it.
 
         Args:
-            ratio: from which on a process is slow; None: they are not compared.
-            is_disturbed: whether this process does something besides, such as writing a checkpoint.
-            found: called on the first process with each straggler, once.
-            compared: called on the first process after each window with the step and the highest ratio.
+            ratio: from which on a process is slow.
+            checkpoints: steps during which this process writes one are not measured.
+            tracker: has each straggler, and the highest ratio of each window.
+            note: called on the first process with the rank of each straggler and its record, once: where who relaunches this training
+                finds it, and may do without that node.
         """
         self._gang = gang = strategy.gang
         stages = [strategy.stage_number(rank) for rank in range(gang.world_size)]
         self._is_replicated = not strategy.is_sharded
-        self._found, self._compared = found, compared
-        is_on = ratio is not None and len(set(stages)) < gang.world_size
-        self._own = LocalStepTimer(gang.device, is_disturbed=is_disturbed) if is_on else None
-        self._short, self._long = (StepComparison(stages, ratio or math.inf) for _ in range(2))
+        self._tracker, self._note = tracker, note
+        self._timer = LocalStepTimer(gang.device, is_disturbed=lambda: checkpoints.is_saving)
+        self._short, self._long = (StepComparison(stages, ratio) for _ in range(2))
         self._long_window = LongWindow()
         self._window_steps, self._num_windows = WINDOW_STEPS, 0
         self.named: dict[int, Straggler] = {}
         """By rank, all that were named so far; the same on all processes."""
 
-    def measuring(self, loss: SumLoss, module: nn.Module) -> SumLoss:
+    def measured(self, loss: SumLoss, module: nn.Module) -> SumLoss:
         """Return the loss with a measured forward pass, where no collective is in that: the buffers of replicas are sent before it."""
-        own = self._own
-        if own is None or not self._is_replicated or self._gang.device.type != "cpu" or any(True for _ in module.buffers()):
+        if not self._is_replicated or self._gang.device.type != "cpu" or any(True for _ in module.buffers()):
             return loss
 
         def measured(module: nn.Module, batch: Batch) -> torch.Tensor:
-            with own.without_collectives():
+            with self._timer.without_collectives():
                 return loss(module, batch)
 
         return measured
 
     def batches(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        return batches if self._own is None else self._own.batches(batches)
+        return self._timer.batches(batches)
 
-    @contextmanager
-    def step(self) -> Iterator[None]:
-        """The part of a step that is measured: from the batch to the optimizer's update."""
-        if self._own is None:
-            yield
-            return
-        with self._own.step():
-            yield
+    def step(self) -> AbstractContextManager[None]:
+        return self._timer.step()
 
-    def check(self, step: int) -> None:
+    def between_steps(self, step: int, state: Callable[[], Mapping[str, torch.Tensor]], *, is_kept: bool) -> None:
         """Compare the processes, where a window ends with this step.
 
         Raises:
             PeerLostError: another process is lost.
         """
-        if self._own is None or self._own.num_steps < self._window_steps:
+        num_steps = self._timer.num_steps
+        if num_steps < self._window_steps:
             return
-        num_steps = self._own.num_steps
-        table = [Measured(*row) for row in self._gang.gather_row(*self._own.window())]
+        table = [Measured(*row) for row in self._gang.gather_row(*self._timer.window())]
         self._num_windows += 1
         longest = max((one.step for one in table if not math.isnan(one.step)), default=math.nan)
         if longest > 0:
             # From the numbers that all have: the next window ends after the same step everywhere.
             self._window_steps = min(max(WINDOW_STEPS, math.ceil(WINDOW_SECONDS / longest)), MAX_WINDOW_STEPS)
-            self._own.every = max(1, self._window_steps // MAX_MEASURED_STEPS)
+            self._timer.every = max(1, self._window_steps // MAX_MEASURED_STEPS)
         if self._num_windows > 1:
             self._judge(step, as_computed(table) if self._gang.device.type == "cuda" else table, num_steps)
 
@@ -265,7 +259,7 @@ class StragglerCheck:
             if rank not in self.named:
                 self._name(rank, step, ratio, others, measured[rank])
         if self._gang.is_first and not math.isnan(self._short.highest_ratio):
-            self._compared(step, self._short.highest_ratio)
+            self._tracker.log(step, slowest_rank_ratio=self._short.highest_ratio)
 
     def _name(self, rank: int, step: int, ratio: float, others: float, measured: Measured) -> None:
         self.named[rank] = straggler = Straggler(
@@ -279,8 +273,16 @@ class StragglerCheck:
         )
         if self._gang.is_first:
             logger.warning("step %d: %s, in %d windows in a row", step, straggler.words(), WINDOWS_IN_A_ROW)
-            self._found(straggler)
+            self._tracker.log(step, straggler_rank=float(rank), straggler_ratio=ratio)
+            try:
+                self._note(rank, straggler.to_json())
+            except NightshiftError as err:
+                logger.warning("the straggler could not be noted in the store: %s", err)
+
+    def scalars(self) -> dict[str, Scalar]:
+        named = [straggler.short_words() for _, straggler in sorted(self.named.items())]
+        rest = [f"and {len(named) - MAX_LISTED} others"] if len(named) > MAX_LISTED else []
+        return {"stragglers": "; ".join([*named[:MAX_LISTED], *rest])} if named else {}
 
     def close(self) -> None:
-        if self._own is not None:
-            self._own.close()
+        self._timer.close()

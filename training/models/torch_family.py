@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from training.engine.parallel.gang import Gang
     from training.engine.parallel.single_process import Alone
     from training.engine.parallel.strategy import Strategy
+    from training.engine.watcher import Watcher
     from training.large.compression import Compression
     from training.large.tensor_plan import TensorPlan
     from training.spec import PipelineSpec
@@ -151,14 +152,12 @@ class TorchFamily(Family):
                 tracker=context.tracker,
                 stop=context.stop,
                 progress=context.progress,
-                note_straggler=context.note_straggler,
                 seed=train.seed,
                 epochs=train.epochs,
                 schedule=functools.partial(_schedule, train),
                 optimizer=self.optimizer_settings(train, module),
                 early_stopping=train.early_stopping,
-                replica_check_steps=train.replica_check_steps,
-                straggler_ratio=train.straggler_ratio,
+                watchers=_watchers(context, strategy),
                 judge=context.judge,
             )
         )
@@ -289,6 +288,23 @@ def _schedule(train: Train, total_steps: int) -> Schedule:
         kind=train.schedule,
         warmup_steps=train.warmup_steps,
         warmup_share=train.warmup_share,
+    )
+
+
+def _watchers(context: FitContext, strategy: Strategy) -> Sequence[Watcher]:
+    train = context.spec.train
+    if context.gang.world_size == 1 or (train.replica_check_steps == 0 and train.straggler_ratio is None):
+        return ()
+    # Imported here: a training that compares no processes needs none of it.
+    from training.large.watchers import watchers_for
+
+    return watchers_for(
+        strategy,
+        checkpoints=context.checkpoints,
+        tracker=context.tracker,
+        note_straggler=context.note_straggler,
+        replica_check_steps=train.replica_check_steps,
+        straggler_ratio=train.straggler_ratio,
     )
 
 

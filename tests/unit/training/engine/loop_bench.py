@@ -205,7 +205,6 @@ class LoopBench:
             "tracker": RecordingTracker(),
             "stop": context.stop,
             "progress": context.progress,
-            "note_straggler": functools.partial(self.address.write_straggler, context.request.attempt_id),
             "seed": seed,
             "epochs": 3,
             "schedule": functools.partial(schedule_of, {key: changes.pop(key) for key in SCHEDULE if key in changes}),

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import torch
 
-from tests.unit.training.engine.loop_bench import DIGEST, LoopBench, after_each_step, squares
+from tests.unit.training.engine.loop_bench import DIGEST, LoopBench, RecordingTracker, after_each_step, squares
 from tests.unit.training.large.kill_points import EPOCHS, MIN_BLOCK_BYTES, Net
 from training.data.dataset.loader import Loader, ShardSet
 from training.engine.parallel.gang import Gang
 from training.errors import ReplicasDifferError
 from training.large.checkpoint.savers import Savers
+from training.large.watchers import watchers_for
 from training.models.strategy_choice import strategy_for
 from training.spec.layout import Layout
 from training.store import Store
@@ -70,7 +71,14 @@ def attempt(gang: Gang, folder: str, layout: Layout, number: int, flip: Flip | N
         checkpoints=checkpoints,
         loss=squares,
         epochs=EPOCHS,
-        replica_check_steps=every_steps,
+        watchers=watchers_for(
+            strategy,
+            checkpoints=checkpoints,
+            tracker=RecordingTracker(),
+            note_straggler=lambda *_: None,
+            replica_check_steps=every_steps,
+            straggler_ratio=None,
+        ),
     )
     steps: list[int] = []
 

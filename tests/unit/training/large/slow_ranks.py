@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -19,6 +20,8 @@ from tests.unit.training.large.kill_points import MIN_BLOCK_BYTES, PLAN, Net, st
 from training.data.dataset.loader import Batch, Loader, ShardSet
 from training.engine.parallel.gang import Gang
 from training.large.checkpoint.savers import Savers
+from training.large.stragglers import StragglerCheck
+from training.large.watchers import watchers_for
 from training.models.strategy_choice import strategy_for
 from training.spec.layout import Layout
 
@@ -102,6 +105,10 @@ def trained(gang: Gang, folder: str, layout: Layout, slow: Slow | None, ratio: f
     )
     tracker = RecordingTracker()
     checkpoints = bench.checkpoints(context, savers=Savers.of(gang) if strategy.is_sharded else None, every_steps=every_steps)
+    note = functools.partial(bench.address.write_straggler, context.request.attempt_id)
+    watchers = watchers_for(
+        strategy, checkpoints=checkpoints, tracker=tracker, note_straggler=note, replica_check_steps=0, straggler_ratio=ratio
+    )
     loop = bench.loop(
         net,
         stage=context,
@@ -112,14 +119,14 @@ def trained(gang: Gang, folder: str, layout: Layout, slow: Slow | None, ratio: f
         tracker=tracker,
         loss=squares,
         epochs=EPOCHS,
-        straggler_ratio=ratio,
+        watchers=watchers,
     )
     try:
         loop.train()
     finally:
         checkpoints.close()
     assert loop.progress.step == NUM_STEPS
-    named = {rank: (one.step, one.ratio) for rank, one in loop._stragglers.named.items()}
+    named = {rank: (one.step, one.ratio) for check in watchers if isinstance(check, StragglerCheck) for rank, one in check.named.items()}
     noted = bench.address.stragglers(context.request.attempt_id) if gang.is_first else []
     return Seen(named, loop.scalars(), [entry for entry in tracker.logged if any("rank" in name for name in entry[1])], noted)
 

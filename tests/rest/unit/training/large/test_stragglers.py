@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.unit.training.engine.loop_bench import RecordingTracker
 from tests.unit.training.engine.parallel.ranks import run_ranks
 from tests.unit.training.large.slow_ranks import NUM_STEPS, Seen, Slow, loaded_cores, trained
 from training.large.local_step_time import UNKNOWN, Measured
@@ -176,17 +177,19 @@ class Measurements:
 def found_by(gang: Measurements, num_steps: int) -> tuple[list[Straggler], list[tuple[int, float]]]:
     """Return the stragglers, and the step and ratio of each comparison."""
     strategy: Any = SimpleNamespace(gang=gang, stage_number=lambda rank: 0, is_sharded=False)
-    found: list[Straggler] = []
-    compared: list[tuple[int, float]] = []
-    check = StragglerCheck(
-        strategy, ratio=RATIO, is_disturbed=lambda: False, found=found.append, compared=lambda *now: compared.append(now)
-    )
+    checkpoints: Any = SimpleNamespace(is_saving=False)
+    tracker = RecordingTracker()
+    noted: list[int] = []
+    check = StragglerCheck(strategy, ratio=RATIO, checkpoints=checkpoints, tracker=tracker, note=lambda rank, _: noted.append(rank))
     for step in range(1, num_steps + 1):
         with check.step():
             pass
-        check.check(step)
+        check.between_steps(step, dict, is_kept=False)
+        check.between_steps(step, dict, is_kept=True)
     check.close()
-    return found, compared
+    found = list(check.named.values())
+    assert noted == [straggler.rank for straggler in found], "each once"
+    return found, [(step, metrics["slowest_rank_ratio"]) for step, metrics in tracker.logged if "slowest_rank_ratio" in metrics]
 
 
 FAST, SLOW = Measured(1.0, 0.2, 0.0, 0.0), Measured(1.0, 0.3, 0.1, 0.0)
