@@ -10,6 +10,7 @@ beside the later ones, and the longest pause that a loop of small operations see
 from __future__ import annotations
 
 import argparse
+import functools
 import logging
 import os
 import shutil
@@ -30,7 +31,7 @@ from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
 from benchmarks.gpu.trainings import context_of
 from training.engine.checkpoint.checkpoints import Checkpoints
-from training.engine.checkpoint.writer import Interval
+from training.engine.checkpoint.writer import CheckpointWriter, Interval
 from training.large.checkpoint.savers import Savers
 from training.large.checkpoint.sharded_writer import ShardedWriter
 
@@ -50,8 +51,9 @@ def flat_state(num_bytes: int, num_tensors: int) -> tuple[torch.Tensor, dict[str
 def opened(folder: Path, *, is_sharded: bool) -> Checkpoints:
     """Open checkpoints of a new store below `folder`."""
     context = context_of(folder, f"a{time.time_ns()}")
-    savers = Savers(0, 1, dist.HashStore()) if is_sharded else None
-    return Checkpoints(context, interval=Interval(), identity={"world_size": 1, "dataset": "d"}, savers=savers)
+    sharded = functools.partial(ShardedWriter, savers=Savers(0, 1, dist.HashStore()))
+    make_writer = sharded if is_sharded else CheckpointWriter
+    return Checkpoints(context, interval=Interval(), identity={"world_size": 1, "dataset": "d"}, make_writer=make_writer)
 
 
 @contextmanager

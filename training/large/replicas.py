@@ -17,6 +17,7 @@ import torch
 
 from training.engine.checkpoint.checkpoints import Checkpoints
 from training.engine.checkpoint.format import Position
+from training.engine.checkpoint.tensors import local_part
 from training.engine.parallel.strategy import Strategy
 from training.engine.watcher import Watcher
 from training.errors import PeerLostError, ReplicasDifferError
@@ -48,9 +49,7 @@ def digest_of(tensors: Iterable[torch.Tensor], device: torch.device) -> int:
 
 
 def _blocks(tensor: torch.Tensor) -> Iterable[torch.Tensor]:
-    with torch.no_grad():
-        # Of a DTensor; its class is the strategies' to know.
-        local: torch.Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor.detach()
+    local = local_part(tensor)
     words = local.contiguous().reshape(-1).view(WORDS[local.element_size()])
     return (words[start : start + WORDS_AT_A_TIME].to(torch.int64) for start in range(0, len(words), WORDS_AT_A_TIME))
 

@@ -18,9 +18,9 @@ from training.code.carried import check_own_class
 from training.contracts import JsonObject, JsonValue, Scalar, StageRequest, canonical_json, sha256_hex
 from training.data.dataset.manifest import meta_of, sample_order_digest
 from training.data.features.classes import Classes
-from training.engine.checkpoint.checkpoints import Checkpoints
+from training.engine.checkpoint.checkpoints import Checkpoints, MakeWriter
 from training.engine.checkpoint.format import CheckpointIdentity
-from training.engine.checkpoint.writer import Interval
+from training.engine.checkpoint.writer import CheckpointWriter, Interval
 from training.engine.devices import check_expected, device_words
 from training.engine.node_cache import fetch_for_node
 from training.engine.parallel.single_process import Alone
@@ -44,7 +44,6 @@ from training.store import Manifest
 if TYPE_CHECKING:
     from training.engine.loop import Judge
     from training.engine.parallel.gang import Gang
-    from training.large.checkpoint.savers import Savers
 
 logger = logging.getLogger(__name__)
 
@@ -189,7 +188,7 @@ def fit_dataset(
         identity=_identity(train, dataset.digest, gang, layout),
         by_name=not is_trial,
         keep=train.checkpoint.keep,
-        savers=None if layout.is_replicated else savers_of(gang),
+        make_writer=_writer_of(gang, layout),
     )
     fit = FitContext(
         spec=spec,
@@ -240,13 +239,15 @@ def _interval(every: SaveInterval) -> Interval:
     return Interval(seconds=math.inf if every.time is None else every.time.total_seconds(), steps=every.steps)
 
 
-def savers_of(gang: Gang | Alone) -> Savers | None:
-    """Return the processes that save their parts of one model together; None: there is one process. All ranks must call it."""
-    if isinstance(gang, Alone) or gang.world_size == 1:
-        return None
+def _writer_of(gang: Gang | Alone, layout: Layout) -> MakeWriter:
+    """Return what makes the writer: one process saves the whole model, or all save their parts together. All ranks must call it."""
+    if layout.is_replicated or isinstance(gang, Alone) or gang.world_size == 1:
+        return CheckpointWriter
+    # Imported here: a training of whole models needs none of it.
     from training.large.checkpoint.savers import Savers
+    from training.large.checkpoint.sharded_writer import ShardedWriter
 
-    return Savers.of(gang)
+    return functools.partial(ShardedWriter, savers=Savers.of(gang))
 
 
 def model_files(

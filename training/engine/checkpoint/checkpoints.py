@@ -10,21 +10,65 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from training.engine.checkpoint.format import CheckpointIdentity, Position
 from training.engine.checkpoint.reader import CheckpointReader, Filled, Restored
-from training.engine.checkpoint.writer import CheckpointWriter, Interval
+from training.engine.checkpoint.writer import CheckpointWriter, Interval, Saves
 from training.errors import UnavailableError
 from training.runtime.context import StageContext
 from training.store.checkpoint_entries import WITHDRAWN
 
 if TYPE_CHECKING:
     from training.engine.checkpoint.tensors import State
-    from training.large.checkpoint.savers import Savers
-    from training.large.checkpoint.sharded_writer import ShardedWriter
 
 DEFAULT_KEEP: Final = 3
+
+
+class Writer(Protocol):
+    """Saves the state of one training, or this process's part of it; of several processes, all call it at the same steps."""
+
+    @property
+    def saves(self) -> Saves:
+        """The saves under way, and how long the last ones took."""
+
+    def is_due(self, step: int) -> bool:
+        """See `Saves.is_due`."""
+
+    def reserve(self, state: State) -> None:
+        """Begin to allocate, in the background, what a save of such a state needs."""
+
+    def save(self, state: State, meta: Position, *, name: str | None = None) -> None:
+        """Copy the state, then write and commit it in the background.
+
+        Args:
+            state: tensors by name; they may change as soon as this returns.
+            meta: JSON beside them.
+            name: ref below the run's `checkpoints/` to set to it.
+
+        Raises:
+            SpecError: `checkpoint.dtype`, `checkpoint.layout`: a tensor that could not be restored; nothing is written.
+            LeaseLostError: a newer attempt took over.
+            UnavailableError: three consecutive saves failed.
+        """
+
+    def wait_for_room(self, seconds: float) -> bool:
+        """Wait until a save could begin at once; return whether that is so within the limit."""
+
+    def give_up(self) -> None:
+        """Let the saves under way end without a commit, and nobody wait for them: this process is about to be killed."""
+
+    def wait(self) -> None:
+        """Wait for the saves under way; raise what one of them raised if that must end the training."""
+
+    def close(self) -> None:
+        """End the thread."""
+
+
+class MakeWriter(Protocol):
+    """Makes the writer of one training; the arguments are those of `Checkpoints`."""
+
+    def __call__(self, context: StageContext, *, interval: Interval, identity: CheckpointIdentity, by_name: bool, keep: int) -> Writer: ...
 
 
 class Checkpoints:
@@ -38,7 +82,7 @@ class Checkpoints:
         identity: CheckpointIdentity,
         by_name: bool = True,
         keep: int = DEFAULT_KEEP,
-        savers: Savers | None = None,
+        make_writer: MakeWriter = CheckpointWriter,
     ) -> None:
         """Open the checkpoints of an address.
 
@@ -47,17 +91,10 @@ class Checkpoints:
             keep: how many of the newest checkpoints stay, besides that of the best epoch (`train.checkpoint.keep`).
             identity: what a checkpoint must agree on to be resumed from.
             by_name: a save with a name is made also where none is due, and the run's refs point to it; False: there is none to look at.
-            savers: the processes that save together, each its part (format 2); all of them call `save` at the same steps. None: one process
-                saves the whole state (format 1).
+            make_writer: without it, one process saves the whole state (format 1).
         """
         self._context = context
-        self._writer: CheckpointWriter | ShardedWriter
-        if savers is None:
-            self._writer = CheckpointWriter(context, interval=interval, identity=identity, by_name=by_name, keep=keep)
-        else:
-            from training.large.checkpoint.sharded_writer import ShardedWriter
-
-            self._writer = ShardedWriter(context, savers, interval=interval, identity=identity, by_name=by_name, keep=keep)
+        self._writer = make_writer(context, interval=interval, identity=identity, by_name=by_name, keep=keep)
         self._keep = keep
         self._reader = CheckpointReader(context, identity=identity)
 
@@ -71,11 +108,11 @@ class Checkpoints:
         return self._writer.saves.is_writing
 
     def reserve(self, state: State) -> None:
-        """See `CheckpointWriter.reserve`."""
+        """See `Writer.reserve`."""
         self._writer.reserve(state)
 
     def save(self, state: State, meta: Position, *, name: str | None = None) -> None:
-        """See `CheckpointWriter.save`."""
+        """See `Writer.save`."""
         self._writer.save(state, meta, name=name)
 
     def save_bytes(self, state: Mapping[str, bytes | bytearray], meta: Position) -> None:
@@ -151,5 +188,5 @@ class Checkpoints:
         return self._reader.restore_into(entry_number, state, optional_prefixes=optional_prefixes)
 
     def close(self) -> None:
-        """Wait for the save under way and end the thread, with any result of the save; with savers, give up what is still under way."""
+        """Wait for the save under way and end the thread, with any result of it; where several processes save together, give it up."""
         self._writer.close()

@@ -7,19 +7,20 @@ copy, in the order in which they lie; no more of the checkpoint is in memory tha
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
 import torch
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata, TensorProperties, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import ReadItem
 
-from training.engine.checkpoint.chunks import ByteString, Chunk, Saved, num_items
+from training.engine.checkpoint.chunks import ByteString, Chunk, ChunkedEntry, Saved, num_items
 from training.engine.checkpoint.format import ITEM_BYTES, Index, TensorEntry, padded
-from training.engine.checkpoint.tensors import DTYPES, State, dtype_name
+from training.engine.checkpoint.tensors import DTYPES, State, dtype_name, local_part
 from training.errors import DataError
-from training.large.checkpoint.plan import local_part, read_items
 from training.process import liveness
 from training.store.manifests import FileEntry
 from training.store.objects import Objects
@@ -112,7 +113,7 @@ def _inside(data: bytearray, entry: TensorEntry) -> torch.Tensor:
 def _reads(saved: Saved, state: State) -> list[_Read]:
     """Return what to read, in the order in which it lies."""
     by_chunk: dict[tuple[str, int], list[ReadItem]] = {}
-    for item in read_items(saved.tensors, state):
+    for item in _read_items(saved.tensors, state):
         number = item.storage_index.index
         assert number is not None, "the planner counts chunks"  # noqa: S101
         by_chunk.setdefault((item.storage_index.fqn, number), []).append(item)
@@ -124,6 +125,19 @@ def _reads(saved: Saved, state: State) -> list[_Read]:
         first = min(start for start, _ in rows)
         reads.append(_Read(chunk, entry["dtype"], first, max(stop for _, stop in rows) - first, items))
     return sorted((read for read in reads if read.num_rows), key=lambda read: (read.chunk["rank"], read.start))
+
+
+def _read_items(entries: Mapping[str, ChunkedEntry], state: State) -> list[ReadItem]:
+    """Return which box of which saved chunk goes to which box of this process's part of each tensor of a state."""
+    planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
+    metadata = Metadata({name: _metadata(entries[name]) for name in state})
+    planner.set_up_planner(dict(state), metadata)
+    return list(planner.create_local_plan().items)
+
+
+def _metadata(entry: ChunkedEntry) -> TensorStorageMetadata:
+    boxes = [ChunkStorageMetadata(torch.Size(chunk["offsets"]), torch.Size(chunk["sizes"])) for chunk in entry["chunks"]]
+    return TensorStorageMetadata(TensorProperties(dtype=DTYPES[entry["dtype"]]), torch.Size(entry["shape"]), boxes)
 
 
 def _memory_of(read: _Read, state: State) -> memoryview | None:

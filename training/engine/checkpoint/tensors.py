@@ -51,6 +51,15 @@ def check_savable(state: State) -> None:
         raise SpecError("checkpoint", problems)
 
 
+def local_part(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the memory that this process has of a tensor, whole or a DTensor."""
+    if hasattr(tensor, "to_local"):
+        with torch.no_grad():
+            local: torch.Tensor = tensor.to_local()
+        return local
+    return tensor.detach()
+
+
 Signature = tuple[tuple[object, ...], ...]
 """What the layout of a state depends on: the same for the states of two saves as a rule."""
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import cast
 
 import torch
-from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
-from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata, MetadataIndex, TensorProperties, TensorStorageMetadata
-from torch.distributed.checkpoint.planner import ReadItem, SavePlan, TensorWriteData, WriteItem, WriteItemType
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex, TensorProperties
+from torch.distributed.checkpoint.planner import SavePlan, TensorWriteData, WriteItem, WriteItemType
 from torch.distributed.tensor import DTensor
 
 from training.contracts import JsonValue
@@ -101,22 +101,6 @@ def plan_for(listings: Sequence[ShardListing]) -> GlobalPlan:
     return GlobalPlan(_entries(listings, assigned), assigned)
 
 
-def read_items(entries: Mapping[str, ChunkedEntry], state: State) -> list[ReadItem]:
-    """Return which box of which saved chunk goes to which box of this process's part of each tensor of a state."""
-    planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
-    metadata = Metadata({name: _metadata(entries[name]) for name in state})
-    planner.set_up_planner(dict(state), metadata)
-    return list(planner.create_local_plan().items)
-
-
-def local_part(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the memory that this process has of a tensor."""
-    if isinstance(tensor, DTensor):
-        with torch.no_grad():
-            return tensor.to_local()
-    return tensor.detach()
-
-
 def local_parts(state: State, names: Sequence[str]) -> list[torch.Tensor]:
     """Return the memory that this process has of several tensors, to be read from: a thousand calls of `local_part` are felt in a save."""
     with torch.no_grad():
@@ -168,8 +152,3 @@ def _entries(listings: Sequence[ShardListing], assigned: Sequence[Sequence[int]]
             entries[chunk.name]["chunks"].append(where)
             offset += chunk.num_bytes
     return entries
-
-
-def _metadata(entry: ChunkedEntry) -> TensorStorageMetadata:
-    boxes = [ChunkStorageMetadata(torch.Size(chunk["offsets"]), torch.Size(chunk["sizes"])) for chunk in entry["chunks"]]
-    return TensorStorageMetadata(TensorProperties(dtype=DTYPES[entry["dtype"]]), torch.Size(entry["shape"]), boxes)

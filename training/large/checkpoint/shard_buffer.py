@@ -9,8 +9,18 @@ from typing import Final
 import torch
 
 from training.engine.checkpoint.chunks import num_items
-from training.engine.checkpoint.tensors import Background, Cells, Signature, State, check_savable, copy_all, signature_of, view_of
-from training.large.checkpoint.plan import ShardListing, local_part, local_parts
+from training.engine.checkpoint.tensors import (
+    Background,
+    Cells,
+    Signature,
+    State,
+    check_savable,
+    copy_all,
+    local_part,
+    signature_of,
+    view_of,
+)
+from training.large.checkpoint.plan import ShardListing, local_parts
 
 ALIGNMENT_BYTES: Final = 64
 NUM_LAYOUTS: Final = 4

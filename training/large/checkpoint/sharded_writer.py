@@ -48,8 +48,13 @@ class ShardedWriter:
     """Saves one training's state at its address from every process of its gang. All call `save` at the same steps."""
 
     def __init__(
-        self, context: StageContext, savers: Savers, *, interval: Interval, identity: CheckpointIdentity, by_name: bool, keep: int
+        self, context: StageContext, *, savers: Savers, interval: Interval, identity: CheckpointIdentity, by_name: bool, keep: int
     ) -> None:
+        """Open the writer.
+
+        Args:
+            savers: the processes that save together, each its part (format 2).
+        """
         self._by_name = by_name
         self._objects = context.store.objects
         self._savers = savers

@@ -27,8 +27,8 @@ from torch.distributed.tensor.placement_types import _StridedShard
 
 from tests.unit.training.engine.loop_bench import LoopBench
 from training.engine.checkpoint.checkpoints import Checkpoints
+from training.engine.checkpoint.tensors import local_part
 from training.engine.parallel.gang import Gang
-from training.large.checkpoint.plan import local_part
 from training.large.checkpoint.savers import Savers
 from training.store import Store
 
