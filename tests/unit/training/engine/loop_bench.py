@@ -27,7 +27,6 @@ from training.engine.optim import Schedule
 from training.engine.optimizers import OptimizerSettings
 from training.engine.parallel.gang import Gang
 from training.engine.tracking.tracker import Tracker
-from training.large.checkpoint.sharded_writer import ShardedWriter
 from training.models.strategy_choice import strategy_for
 from training.runtime.context import StageContext, StopFlag
 from training.store import StageAddress, Store
@@ -182,6 +181,8 @@ class LoopBench:
     def checkpoints(self, context: StageContext, *, every_seconds: float = 1e9, **options: Any) -> Checkpoints:
         interval = Interval(seconds=every_seconds, steps=options.pop("every_steps", None))
         if (savers := options.pop("savers", None)) is not None:
+            from training.large.checkpoint.sharded_writer import ShardedWriter
+
             options["make_writer"] = functools.partial(ShardedWriter, savers=savers)
         return Checkpoints(context, interval=interval, **{"identity": {"world_size": 1, "dataset": DIGEST}, **options})
 

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 
 HEAVY: Final = frozenset(
     "altair botocore duckdb fastapi great_expectations lightgbm matplotlib mlflow optuna pandas pyarrow scipy scipy.stats sklearn "
-    "sqlalchemy torch torch._dynamo torch._inductor sympy xgboost".split()
+    "sqlalchemy torch torch._dynamo torch._inductor sympy training.large xgboost".split()
 )
 TABLES: Final = frozenset({"duckdb", "pyarrow"})
 FRAMES: Final = TABLES | {"pandas"}
@@ -47,8 +47,8 @@ ALLOWED: Final = {
         "ingest": TABLES | {"sqlalchemy"},
         "validate": FRAMES | {"great_expectations", "scipy"},
         "prepare": FRAMES,
-        # Without torch's compiler (`training.engine.uncompiled_torch`); in two ranks.
-        "train": FRAMES | MLFLOW | {"torch"},
+        # Without torch's compiler (`training.engine.uncompiled_torch`); in two ranks, which are compared.
+        "train": FRAMES | MLFLOW | {"torch", "training.large"},
         LAUNCHER: FRAMES | {"torch"},
         "evaluate": FRAMES | MLFLOW | {"torch", "scipy", "matplotlib"},
         # It is forked from the evaluation before that begins.
