@@ -212,8 +212,8 @@ class Loop:
         with liveness.phase("part", "judge"):
             given_up = self._gang.is_first and parts.judge is not None and parts.judge(progress.epoch + 1, validation_loss)
         # One rank judges, all act on it: early stopping and pruning must be the same everywhere.
-        told = (train_loss, validation_loss, float(given_up)) if self._gang.is_first else (0.0, 0.0, 0.0)
-        train_loss, validation_loss, is_over = self._gang.sum(*told)
+        reported = (train_loss, validation_loss, float(given_up)) if self._gang.is_first else (0.0, 0.0, 0.0)
+        train_loss, validation_loss, is_over = self._gang.sum(*reported)
         self._given_up = bool(is_over)
         progress.epoch += 1
         progress.epoch_loss = 0.0

@@ -25,7 +25,7 @@ from training.large.clipping import clip_divided_gradients
 from training.large.mesh import DATA, PIPELINE, mesh_of
 from training.large.module_buffers import saved_buffers, take_from_first
 from training.large.pipeline_cut import ComputedOutput, Cut, names_of_stages, shared_gpus
-from training.large.stage import Passed, StageOfBatch, learn_passed
+from training.large.pipeline_stage import Passed, StageOfBatch, learn_passed
 from training.process import liveness
 from training.spec.layout import Layout
 
@@ -141,9 +141,9 @@ class PipelinedModel:
                 self._add_up_gradients()
             found = torch.stack(totals).sum() if self._is_last else torch.zeros(())
             # The divergence guard of every stage must see it.
-            told = found.to(self._gang.device, torch.float64)
-            dist.broadcast(told, group=self._stages, group_src=self._layout.pipeline - 1)
-        return told
+            total = found.to(self._gang.device, torch.float64)
+            dist.broadcast(total, group=self._stages, group_src=self._layout.pipeline - 1)
+        return total
 
     def _learn(self, batch: Batch, loss: SumLoss) -> None:
         """Find out, before the first step or validation, what the stages hand on."""

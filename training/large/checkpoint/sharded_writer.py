@@ -70,7 +70,7 @@ class ShardedWriter:
         self._num_questions = 0
         self._plans: dict[str, GlobalPlan] = {}
         self._assigned: dict[str, Sequence[int]] = {}
-        self._told: set[str] = set()
+        self._sent_listings: set[str] = set()
 
     def is_due(self, step: int) -> bool:
         """Whether a save is due here after a step (`Saves.is_due`): rank 0's answer is for all, who must hear of it."""
@@ -168,8 +168,8 @@ class ShardedWriter:
                     self._exchange.tell(f"{number}/plan", {"error": str(err)})
                     self._exchange.tell(f"{number}/done", {"error": str(err)})
             raise
-        told: JsonObject = {"blocks": [[entry.digest, entry.size_bytes] for entry in blocks], "bytes": [written.new, written.unchanged]}
-        self._exchange.tell(f"{number}/written/{self._savers.rank}", told)
+        outcome: JsonObject = {"blocks": [[entry.digest, entry.size_bytes] for entry in blocks], "bytes": [written.new, written.unchanged]}
+        self._exchange.tell(f"{number}/written/{self._savers.rank}", outcome)
         if plan is not None:
             self._commit(number, plan, meta, name)
             return
@@ -182,10 +182,10 @@ class ShardedWriter:
     def _agree_on_plan(self, number: int, layout: BufferLayout) -> tuple[Sequence[int], GlobalPlan | None]:
         """Return the chunks that this rank writes, and on rank 0 the whole plan."""
         exchange, digest = self._exchange, layout.listing.digest
-        if digest not in self._told:
+        if digest not in self._sent_listings:
             # Before its digest: rank 0 asks for the chunks of a digest that it reads.
             exchange.tell(f"listing/{self._savers.rank}/{digest}", layout.listing.to_json())
-            self._told.add(digest)
+            self._sent_listings.add(digest)
         exchange.tell(f"{number}/layout/{self._savers.rank}", digest)
         plan = None
         if self._savers.is_first:
@@ -233,21 +233,21 @@ class ShardedWriter:
 
     def _commit(self, number: int, plan: GlobalPlan, meta: Position, name: str | None) -> None:
         """Wait for the blocks of all ranks, commit, and tell the other ranks what came of it; only on rank 0."""
-        told: JsonObject = {"error": "rank 0 failed"}
+        outcome: JsonObject = {"error": "rank 0 failed"}
         try:
             by_rank = self._exchange.all({rank: f"{number}/written/{rank}" for rank in range(self._savers.world_size)})
             files, written = _collected(by_rank)
             index: JsonObject = {"format": FORMAT, "tensors": cast(JsonObject, plan.entries)}
             # What no reader would accept is not committed.
             read_index(Manifest(kind="checkpoint", files=files, meta=index))
-            told = {"uri": self._commits.commit(files, index, meta, name)}
+            outcome = {"uri": self._commits.commit(files, index, meta, name)}
             logger.info("checkpoint of step %s committed by %d ranks (%s)", meta["step"], len(by_rank), written.to_text())
         except NightshiftError as err:
-            told = {"error": str(err), "code": err.code}
+            outcome = {"error": str(err), "code": err.code}
             raise
         finally:
             with suppress(NightshiftError):
-                self._exchange.tell(f"{number}/done", told)
+                self._exchange.tell(f"{number}/done", outcome)
                 self._await_heard(f"{number}/done")
 
     def _forget(self, number: int) -> None:
@@ -268,8 +268,8 @@ def _collected(by_rank: dict[int, JsonValue]) -> tuple[dict[str, FileEntry], Wri
         UnavailableError: `checkpoint.incomplete`, a rank could not write its own.
     """
     files, written = {}, Written()
-    for rank, told in sorted(by_rank.items()):
-        values = cast(JsonObject, told)
+    for rank, outcome in sorted(by_rank.items()):
+        values = cast(JsonObject, outcome)
         if "error" in values:
             raise UnavailableError(
                 "checkpoint.incomplete", f"rank {rank} (node {values['node']}) did not write its part: {values['error']}"

@@ -108,13 +108,13 @@ def learn_passed(stage: StageOfBatch, batch: Batch, loss: SumLoss, stages: dist.
     if not stage.is_first:
         dist.recv(header, group=stages, group_src=stage.number - 1)
         takes = _size(header.tolist())
-    told, gives, refused = [REFUSED], None, 0
+    facts, gives, refused = [REFUSED], None, 0
     if stage.is_first or takes is not None:
         gives, refused = _tried(stage, batch, loss, takes)
         if gives is not None:
-            told = [DTYPES.index(gives.dtype), len(gives.per_row), *gives.per_row]
+            facts = [DTYPES.index(gives.dtype), len(gives.per_row), *gives.per_row]
     if not stage.is_last:
-        header.fill_(REFUSED)[: len(told)] = torch.tensor(told, device=stage.device)
+        header.fill_(REFUSED)[: len(facts)] = torch.tensor(facts, device=stage.device)
         dist.send(header, group=stages, group_dst=stage.number + 1)
     # Everyone refuses what one stage of one pipeline finds.
     code = torch.tensor([len(REASONS) * stage.number + refused if refused else 0], dtype=torch.int64, device=stage.device)
