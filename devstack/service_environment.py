@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 from typing import Final
 
 from devstack.alerts_file import SIGNING_KEY, webhooks_of
@@ -59,9 +58,6 @@ def digests(settings: Settings) -> dict[str, str]:
     wanted = {name: value for name, value in values.items() if name.startswith(SERVICE_PREFIXES) or name in named}
     # The services find the users' packages by PYTHONPATH: the user's command must find the same ones, or it sees other code.
     sys.path += [folder for folder in MODEL_PATH.value(values).split(os.pathsep) if folder and folder not in sys.path]
-    wanted["code"] = source_version() + _plugins_version(settings.checkout_path / "plugins")
+    plugins = sorted((settings.checkout_path / "plugins").rglob("*.py"))
+    wanted["code"] = source_version() + sha256_hex(b"\0".join(path.read_bytes() for path in plugins))
     return {name: sha256_hex(value.encode("utf-8", "surrogateescape"))[:16] for name, value in wanted.items() if name != MARK}
-
-
-def _plugins_version(folder: Path) -> str:
-    return sha256_hex(b"\0".join(path.read_bytes() for path in sorted(folder.rglob("*.py"))))

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 import torch
 from safetensors.torch import load_file, save
 
-from training.engine.checkpoint.chunks import ChunkedEntry
 from training.engine.checkpoint.safetensors_import import check_tensors, read_header, whole_tensor
 from training.errors import DataError
 from training.models.base import FitResult, ImportedArtifact
@@ -28,7 +26,8 @@ def imported_weights(family: TorchFamily, artifact: ImportedArtifact) -> FitResu
             `weights.not_finite`.
     """
     architecture = family.architecture_of(artifact.spec, artifact.features)
-    wanted = _tensors_of(family.build(architecture).state_dict())
+    state = family.build(architecture).state_dict()
+    wanted = {name: whole_tensor(str(tensor.dtype).removeprefix("torch."), list(tensor.shape), 0) for name, tensor in state.items()}
     with artifact.path.open("rb") as file:
         found, _ = read_header(NAME, file, artifact.path.stat().st_size)
     hint = "train the class of train.model with the settings of the YAML, on the cells of the transforms.json that the model is to have"
@@ -44,7 +43,3 @@ def imported_weights(family: TorchFamily, artifact: ImportedArtifact) -> FitResu
         weights=save({name: tensor.contiguous() for name, tensor in sorted(weights.items())}),
         architecture=architecture,
     )
-
-
-def _tensors_of(state: Mapping[str, torch.Tensor]) -> dict[str, ChunkedEntry]:
-    return {name: whole_tensor(str(tensor.dtype).removeprefix("torch."), list(tensor.shape), 0) for name, tensor in state.items()}

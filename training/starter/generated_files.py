@@ -49,6 +49,7 @@ class Naming:
 
 def yaml_text(table: FoundTable, time: EventTime, draft: Draft, naming: Naming) -> str:
     """Return the YAML."""
+    why_by_hand = "nothing says how old a row is" if time.is_constant else "the newest row is older than 3 days"
     lines = [
         "# yaml-language-server: $schema=pipeline.schema.json",
         f"# Written by `nightshift init` from {_comment(table.path.name)}, {table.num_rows:,} rows. You may change every line.",
@@ -57,7 +58,7 @@ def yaml_text(table: FoundTable, time: EventTime, draft: Draft, naming: Naming) 
         f"owner: {scalar(naming.owner)}",
         'schedule: "0 3 * * *"'
         if draft.is_recent
-        else f'# schedule: "0 3 * * *"       # {_why_by_hand(time)}: without it, runs are started by hand',
+        else f'# schedule: "0 3 * * *"       # {why_by_hand}: without it, runs are started by hand',
         f"timezone: {naming.zone}",
         "",
         "data:",
@@ -136,10 +137,6 @@ def _source(table: FoundTable, time: EventTime, draft: Draft, naming: Naming) ->
         known = f"{text} <> ''" if draft.label.classes else f"{name} IS NOT NULL"
         lines.append(f"    where: {{sql: {scalar(known)}, because: {because}}}")
     return lines
-
-
-def _why_by_hand(time: EventTime) -> str:
-    return "nothing says how old a row is" if time.is_constant else "the newest row is older than 3 days"
 
 
 def _number(table: FoundTable, name: str, column: str) -> str:

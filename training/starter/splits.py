@@ -84,7 +84,10 @@ def split_of(
     if kind in ("", "time") and not time.is_constant:
         by_time, test_rows = _by_time(table, time, label, span.start, span.end, is_fixed=kind == "time")
         names = [name for name in table.columns if name not in (label.column, time.column, *late)]
-        known = _that_give_it(table, label, names, test_rows, report) if test_rows and not kind else {}
+        known = {}
+        if test_rows and not kind and label.task != "regression":
+            # As the gate `leakage` would find.
+            known = suspects(table, label.sql, names=names, is_number=False, report=report, rows=test_rows)
         if not known:
             return by_time, [], test_rows or ALL_ROWS
         name, reason = next(iter(known.items()))
@@ -92,11 +95,6 @@ def split_of(
         return f"{{by: stratified, validation: {SHARE}, test: {SHARE}}}", [note], ALL_ROWS
     kind = kind or ("random" if label.task == "regression" else "stratified")
     return f"{{by: {kind}{column}, validation: {SHARE}, test: {SHARE}}}", [], ALL_ROWS
-
-
-def _that_give_it(table: FoundTable, label: GuessedLabel, names: list[str], rows: str, report: Report) -> dict[str, str]:
-    """Return the columns that determine the class in some rows, as the gate `leakage` would find."""
-    return {} if label.task == "regression" else suspects(table, label.sql, names=names, is_number=False, report=report, rows=rows)
 
 
 def _by_time(table: FoundTable, time: EventTime, label: GuessedLabel, first: datetime, end: datetime, *, is_fixed: bool) -> tuple[str, str]:

@@ -80,12 +80,9 @@ def open_bucket(uri: str, environ: Mapping[str, str] = os.environ, *, retry_time
     """
     options = identity_options(uri, environ)
     client: Any = {"connect_timeout": CONNECT_TIMEOUT, "timeout": REQUEST_TIMEOUT, "read_timeout": READ_TIMEOUT}
-    if _endpoint(environ).startswith("http://"):
+    endpoints = (variable.text(environ) for variable in (S3_ENDPOINT, ENDPOINT, OLD_ENDPOINT))
+    if next(filter(None, endpoints), "").startswith("http://"):
         client["allow_http"] = True
     backoff: Any = {"init_backoff": FIRST_WAIT, "max_backoff": LONGEST_WAIT, "base": WAIT_GROWTH}
     retries: Any = {"max_retries": MAX_RETRIES, "retry_timeout": retry_timeout, "backoff": backoff}
     return from_url(uri, client_options=client, retry_config=retries, **options)
-
-
-def _endpoint(environ: Mapping[str, str]) -> str:
-    return next(filter(None, (variable.text(environ) for variable in (S3_ENDPOINT, ENDPOINT, OLD_ENDPOINT))), "")

@@ -50,7 +50,8 @@ def report(dag_id: DagId, digest: Annotated[str, Path(pattern="^[0-9a-f]{64}$")]
     granted.require_read(dag_id, unknown)
     try:
         store = Store(Settings.from_environment().store_uri)
-        if not any(has_report(store, pipeline, digest) for pipeline in _pipelines_of(dag_id)):
+        pipelines = [dag_id, *(dag_id.removesuffix(suffix) for suffix in HELPER_SUFFIXES if dag_id.endswith(suffix))]
+        if not any(has_report(store, pipeline, digest) for pipeline in pipelines):
             raise unknown
         page = store.objects.get_bytes(digest)
     except DeniedError:
@@ -65,7 +66,3 @@ def report(dag_id: DagId, digest: Annotated[str, Path(pattern="^[0-9a-f]{64}$")]
     if not page[:64].lstrip().lower().startswith(HTML_STARTS):
         raise unknown
     return HTMLResponse(page, headers=HEADERS)
-
-
-def _pipelines_of(dag_id: str) -> list[str]:
-    return [dag_id, *(dag_id.removesuffix(suffix) for suffix in HELPER_SUFFIXES if dag_id.endswith(suffix))]

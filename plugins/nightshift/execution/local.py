@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Final
+from typing import Final
 
 from nightshift.execution import gpus
 from nightshift.execution.attempt_end import Action, Ended, StageEndedError, Verdict, judge
@@ -176,7 +176,9 @@ class LocalLauncher:
         )
         self._process = process
         if process.stdout is not None:
-            _pump(process.stdout, say)
+            with process.stdout:
+                while piece := process.stdout.readline(MAX_LINE_BYTES):
+                    say(printable(piece))
         code = process.wait()
         return Ended(
             exit_code=code if code >= 0 else 128 - code,
@@ -196,12 +198,6 @@ class LocalLauncher:
         killer = threading.Timer(GRACE_SECONDS, process.kill)
         killer.daemon = True
         killer.start()
-
-
-def _pump(stream: IO[bytes], say: Callable[[str], None]) -> None:
-    with stream:
-        while piece := stream.readline(MAX_LINE_BYTES):
-            say(printable(piece))
 
 
 def printable(piece: bytes) -> str:

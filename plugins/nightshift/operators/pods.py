@@ -166,7 +166,8 @@ class JobTask(PodTask, KubernetesJobOperator):
         self.show(manifest)
         spec = manifest["spec"]
         empty: Manifest = {"metadata": {}, "spec": {"containers": []}}
-        self.full_job_spec = _job_of({**manifest, "spec": {**spec, "template": empty}})
+        job = json.dumps({**manifest, "spec": {**spec, "template": empty}})
+        self.full_job_spec = client.ApiClient().deserialize(SimpleNamespace(data=job), "V1Job")
         self.parallelism = spec["parallelism"]
         self.create_job(self.build_job_request_obj(context))
 
@@ -247,7 +248,3 @@ def _check_same_attempt(found: Any, asked: Any, kind: str) -> None:
     if theirs != ours:
         message = f"{kind} {found.metadata.name} in namespace {found.metadata.namespace} has the attempt {theirs!r} and not {ours!r}"
         raise DeniedError("kubernetes.name_taken", message, hint="delete it: Nightshift did not make it for this launch")
-
-
-def _job_of(manifest: Manifest) -> client.V1Job:
-    return client.ApiClient().deserialize(SimpleNamespace(data=json.dumps(manifest)), "V1Job")

@@ -18,7 +18,7 @@ from training.errors import DataError, shown
 from training.sources.arrow_schema import schema_hash
 from training.sources.registry import source_of
 from training.sources.size_limits import check_size, table_limit_bytes
-from training.sources.snapshot_files import LabelTimes, Microseconds, TablePart, part_as_is, part_of_rows, read_rows
+from training.sources.snapshot_files import LabelTimes, TablePart, part_as_is, part_of_rows, read_rows
 from training.sources.source import ListedPart, Source, SourcePart, SourceWindow
 from training.sources.table_contract import TableContract
 from training.store import Manifest, Store
@@ -161,13 +161,11 @@ def _unknown_labels(plan: SnapshotPlan, times: Sequence[LabelTimes]) -> UnknownL
     """Return the manifest's entry about rows whose label is not known yet, None where labels have no `known_at`."""
     if plan.split_rule is None or not times:
         return None
-    both = LabelTimes(*(_in_window(plan, np.concatenate(us)) for us in zip(*((t.known_us, t.unknown_us) for t in times), strict=True)))
+    # Without the history before the window.
+    begins_us = round(plan.start.timestamp() * 1_000_000)
+    every = (np.concatenate(us) for us in zip(*((t.known_us, t.unknown_us) for t in times), strict=True))
+    both = LabelTimes(*(us[us >= begins_us] for us in every))
     return unknown_labels(both, plan.split_rule, plan.start, plan.end)
-
-
-def _in_window(plan: SnapshotPlan, times_us: Microseconds) -> Microseconds:
-    """Return the times that are not of the history before the window."""
-    return times_us[times_us >= round(plan.start.timestamp() * 1_000_000)]
 
 
 def _table_facts(parts: dict[str, PartFacts], schemas: dict[str, dict[str, str]]) -> TableFacts:

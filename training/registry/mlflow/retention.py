@@ -100,7 +100,8 @@ def forget(store: Store, ledger: Ledger, model: str, *, experiment: str | None, 
                 _delete_version(store, client, version, work)
                 ledger.note_registration(model, weights, None)
         for run_id in _old_runs(client, experiment, before) if experiment is not None else ():
-            if run_id not in kept and not _has_version(client, run_id) and not work.uses(run_id):
+            has_version = run_id in kept or client.search_model_versions(f"run_id = '{run_id}'", max_results=1)
+            if not has_version and not work.uses(run_id):
                 _delete_run(client, run_id)
 
 
@@ -176,10 +177,6 @@ def _is_run_used(client: Any, version: Any, work: OpenWork) -> bool:
         return True
     run = unless_gone(client.get_run, version.run_id)
     return run is not None and (run.info.status in UNDER_WAY or work.uses(version.run_id))
-
-
-def _has_version(client: Any, run_id: str) -> bool:
-    return bool(client.search_model_versions(f"run_id = '{run_id}'", max_results=1))
 
 
 def _delete_logged_model(client: Any, model_id: str) -> None:

@@ -16,10 +16,6 @@ Applies = Literal["always", "champion", "canary"]
 """For every candidate; only with a champion that can be compared; only where the pipeline has canaries."""
 
 
-def _always(_: Evaluate) -> bool:
-    return True
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GateDescriptor:
     """What configures a gate, and when it judges."""
@@ -35,7 +31,7 @@ class GateDescriptor:
     has_severity: bool = True
     """Whether `evaluate.severity` may have one; without, the gate always rejects."""
     applies: Applies = "always"
-    is_on: Callable[[Evaluate], bool] = _always
+    is_on: Callable[[Evaluate], bool] = lambda _: True
     """Whether a section makes it judge anything."""
     switch: str = ""
     """What turns it on, as the hint of an error."""

@@ -96,7 +96,7 @@ def bounds_of(name: str, zone: ZoneInfo) -> tuple[datetime, datetime]:
         return found.start, found.end
     if len(name) == len("2026-01"):
         first = date.fromisoformat(f"{name}-01")
-        return _midnight(first, zone), _midnight(_next_month(first), zone)
+        return _midnight(first, zone), _midnight((first + timedelta(days=31)).replace(day=1), zone)
     day = date.fromisoformat(name)
     return _midnight(day, zone), _midnight(day + timedelta(days=1), zone)
 
@@ -155,10 +155,6 @@ def _begin(grain: Grain, zone: ZoneInfo, moment: datetime) -> datetime:
 
 def _name(grain: Grain, zone: ZoneInfo, moment: datetime) -> str:
     return moment.astimezone(zone).strftime(FORMS[grain])
-
-
-def _next_month(first: date) -> date:
-    return (first + timedelta(days=31)).replace(day=1)
 
 
 def _midnight(day: date, zone: ZoneInfo) -> datetime:

@@ -59,7 +59,7 @@ def _result(
     allowed: Literal["allow"] | Collection[str] | None,
     otherwise: Status,
 ) -> CheckResult:
-    wrong = [day for day in empty if not _may_be_empty(day, allowed)]
+    wrong = [day for day in empty if allowed is None or (allowed != "allow" and WEEKDAYS[day.weekday()] not in allowed)]
     words = "all of them" if allowed is None else "any" if allowed == "allow" else f"all but {', '.join(allowed)}"
     # A sentence of its own: a page joins it to the number of days that have rows.
     detail = f"days without rows: {_named(wrong)}" if wrong else f"days without rows, as allowed: {_named(empty)}" if empty else ""
@@ -74,10 +74,6 @@ def _result(
         allowed=words,
         detail=detail,
     )
-
-
-def _may_be_empty(day: date, allowed: Literal["allow"] | Collection[str] | None) -> bool:
-    return allowed is not None and (allowed == "allow" or WEEKDAYS[day.weekday()] in allowed)
 
 
 def _named(days: list[date]) -> str:

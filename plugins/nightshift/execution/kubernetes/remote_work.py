@@ -158,8 +158,9 @@ class RemoteWork:
     def _relaunch(self, launches: list[LaunchEntry], ended: LaunchStatus) -> Relaunch:
         """Return what the next launch is to be, after a short pause; raise if there is to be none. A long one is the triggerer's."""
         last = launches[-1]
-        seen = _as_ended(ended)
-        verdict = judge(seen, error_of_ended(self._address, last.attempt_id, seen.exit_code))
+        exit_code = 1 if ended.exit_code is None else ended.exit_code
+        seen = Ended(exit_code=exit_code, seconds=0.0, code=ended.code, words=ended.words)
+        verdict = judge(seen, error_of_ended(self._address, last.attempt_id, exit_code))
         relaunch = next_relaunch(verdict, self._relaunches(launches), self._spec, self._stage, name=last.name)
         if relaunch.cause == "placement":
             waited = datetime.now(UTC) - datetime.fromisoformat(self._waiting_since(last, ended))
@@ -190,7 +191,7 @@ class RemoteWork:
         avoided = self._avoidance(launches, cause, ended, nodes)
         attempt_id = new_attempt_id()
         # The cluster reports that the holder of the work has ended.
-        elastic = {ELASTIC: True} if self._may_shrink() else {}
+        elastic = {ELASTIC: True} if self._stage in TRAININGS and self._smaller_sizes() else {}
         request = task.request(attempt_id=attempt_id, takeover_epoch=self._launches.holder_epoch(), **elastic)
         entry = LaunchEntry(
             attempt_id=attempt_id,
@@ -257,9 +258,6 @@ class RemoteWork:
             return False
         return preemptions < self._cluster.spot.fallback_after
 
-    def _may_shrink(self) -> bool:
-        return self._stage in TRAININGS and bool(self._smaller_sizes())
-
     def _smaller_sizes(self) -> list[int]:
         return smaller_sizes(self._spec.train)
 
@@ -324,7 +322,3 @@ def pod_environment(cluster: Cluster, settings: Settings, stage: str, *, gpus: i
 
 def _is_release(entry: LaunchEntry) -> bool:
     return entry.cause == "placement"
-
-
-def _as_ended(status: LaunchStatus) -> Ended:
-    return Ended(exit_code=1 if status.exit_code is None else status.exit_code, seconds=0.0, code=status.code, words=status.words)

@@ -155,7 +155,8 @@ class WatchLaunch(BaseTrigger):
                 return late
             if (now - began).total_seconds() > RECONNECT_SECONDS:
                 return None
-            await asyncio.sleep(_pause_seconds(_age(top, now)))
+            age_seconds = 0.0 if top is None else seconds_since(top["metadata"].get("creationTimestamp", ""), now)
+            await asyncio.sleep(_pause_seconds(age_seconds))
 
     def _note(self, status: LaunchStatus, now: datetime) -> LaunchStatus:
         """Remember since when things are as they are, and say what a queue does to a launch that ran; return the status by that."""
@@ -212,10 +213,6 @@ class WatchLaunch(BaseTrigger):
 async def _json(reading: Any) -> Any:
     response = await checked(reading)
     return None if response is None else await response.json()
-
-
-def _age(top: Json | None, now: datetime) -> float:
-    return 0.0 if top is None else seconds_since(top["metadata"].get("creationTimestamp", ""), now)
 
 
 def _pause_seconds(age_seconds: float) -> float:
