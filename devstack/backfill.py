@@ -23,6 +23,7 @@ from devstack.shutdown import stopped_services_named
 from devstack.sources_file import require_noted_places
 from nightshift.settings import Settings
 from training.errors import shown
+from training.format import in_columns
 from training.registry.ledger.ledger import Ledger
 from training.spec import PipelineSpec, slot_of_day
 from training.store import Store
@@ -146,9 +147,7 @@ def outcome(settings: Settings, client: AirflowApi, spec: PipelineSpec, day: dat
 
 def table(rows: Sequence[Row]) -> str:
     """Return the rows as text in columns."""
-    lines = [HEADER, *(row.cells() for row in rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(HEADER))]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines)
+    return "\n".join(in_columns([HEADER, *(row.cells() for row in rows)]))
 
 
 def _ending(spec: PipelineSpec, order: BackfillRange, days: Sequence[date], rows: Sequence[Row]) -> str:

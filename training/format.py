@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final
 from zoneinfo import ZoneInfo
@@ -85,6 +86,12 @@ def signed(value: Any) -> str:
     """Return `number` with its sign, also where it is a plus."""
     known = finite(value)
     return f"+{number(value)}" if known is not None and known > 0 else number(value)
+
+
+def in_columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return rows of cells as lines of text, each column as wide as its widest cell."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def percent(value: Any, digits: int = 1) -> str:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import Engine, create_engine, event, inspect, text
+from sqlalchemy import Connection, Engine, create_engine, event, inspect, text
 from sqlalchemy.engine import URL, ExceptionContext, make_url
 from sqlalchemy.exc import DBAPIError, NotSupportedError, OperationalError, ProgrammingError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
@@ -60,7 +60,8 @@ def connect(url: str | None = None) -> Engine:
     engine = _open(url or database_url())
     with database_faults():
         try:
-            revision = _revision(engine)
+            with engine.connect() as connection:
+                revision = revision_of(connection)
         except (TypeError, ValueError, ProgrammingError, NotSupportedError) as err:
             if getattr(err, "statement", None) is not None:
                 raise
@@ -202,12 +203,12 @@ def _use_wal(connection: Any) -> None:
             return
 
 
-def _revision(engine: Engine) -> str | None:
-    with engine.connect() as connection:
-        if not inspect(connection).has_table("alembic_version"):
-            return None
-        found: str | None = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
-        return found
+def revision_of(connection: Connection) -> str | None:
+    """Return the migration that a database's tables have, None where there are no tables yet."""
+    if not inspect(connection).has_table("alembic_version"):
+        return None
+    found: str | None = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+    return found
 
 
 def _upgrade(engine: Engine) -> None:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final
 import torch
 from safetensors.torch import load_file, save
 
-from training.engine.checkpoint.safetensors_import import check_tensors, read_header, whole_tensor
+from training.engine.checkpoint.chunks import whole_tensor
+from training.engine.checkpoint.safetensors_import import check_tensors, read_header
 from training.errors import DataError
 from training.models.base import FitResult, ImportedArtifact
 

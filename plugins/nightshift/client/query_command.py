@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from nightshift.client.client import Client
 from nightshift.client.login import SERVER, USERNAME, client_of
 from training.command_line import describe
+from training.format import in_columns
 from training.sanitizing import for_terminal
 
 if TYPE_CHECKING:
@@ -91,8 +92,5 @@ def print_lines(lines: Iterable[str]) -> None:
 
 def print_table(rows: Sequence[Sequence[str]]) -> None:
     """Print rows of cells, the first one being the heads; on a terminal, lines are cut at its width."""
-    cells = [[for_terminal(cell) for cell in row] for row in rows]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
-    for row in cells:
-        line = "  ".join(cell.ljust(wide) for cell, wide in zip(row, widths, strict=True)).rstrip()
+    for line in in_columns([[for_terminal(cell) for cell in row] for row in rows]):
         sys.stdout.write((line[: shutil.get_terminal_size().columns] if sys.stdout.isatty() else line) + "\n")

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from nightshift.client.client import Client
 from nightshift.client.query_command import describe_query_command, print_json, print_lines
 from nightshift.queries.schemas import DecisionSummary, Holder, Model, ModelDetails, ModelVersion
+from training.format import in_columns
 from training.registry.ledger.gate_outcomes import ReasonJson, verdict
 from training.sanitizing import for_terminal
 
@@ -98,11 +99,10 @@ def history_lines(history: Sequence[DecisionSummary], width: int | None = None, 
     """
     if width is None and sys.stdout.isatty():
         width = max(LEAST_WIDTH, shutil.get_terminal_size().columns)
-    rows = [COLUMNS, *(_cells(entry) for entry in history)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
-    lines = [_row(rows[0], widths, width)]
-    for entry, row in zip(history, rows[1:], strict=True):
-        lines += [_row(row, widths, width), *_reasons(entry, width)]
+    head, *rows = (_cut(f"  {row}", width) for row in in_columns([COLUMNS, *(_cells(entry) for entry in history)]))
+    lines = [head]
+    for entry, row in zip(history, rows, strict=True):
+        lines += [row, *_reasons(entry, width)]
     return [*lines, "", *(f"  {line}" for line in retraining)] if retraining else lines
 
 
@@ -111,8 +111,7 @@ def _cells(entry: DecisionSummary) -> tuple[str, ...]:
     return f"{entry.decided_at:%Y-%m-%d %H:%M}", version, entry.outcome, entry.action.replace("_", " "), for_terminal(entry.decided_by)
 
 
-def _row(row: Sequence[str], widths: Sequence[int], width: int | None) -> str:
-    line = "  " + "  ".join(cell.ljust(wide) for cell, wide in zip(row, widths, strict=True)).rstrip()
+def _cut(line: str, width: int | None) -> str:
     return line if width is None or len(line) <= width else line[: width - 1] + "…"
 
 

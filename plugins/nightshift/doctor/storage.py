@@ -10,10 +10,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from sqlalchemy import URL, create_engine, inspect, text
+from sqlalchemy import URL, create_engine, text
 
 from nightshift.doctor.findings import Finding, Installation, bad, good
-from training.database.connect import database_faults, head_revision, masked, parse_url
+from training.database.connect import database_faults, head_revision, masked, parse_url, revision_of
 from training.errors import DataError, SpecError
 from training.registry.ledger.ledger import Ledger
 from training.spec import load_spec
@@ -92,20 +92,14 @@ def _sqlite_revision(url: URL) -> str | None:
         if said != "ok":
             hint = "restore it from a backup (docs/operating.md)"
             raise DataError("database.damaged", f"{path} is damaged: {said}", hint=hint)
-        if not inspect(connection).has_table("alembic_version"):
-            return None
-        found: str | None = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
-        return found
+        return revision_of(connection)
 
 
 def _server_revision(url: URL) -> str | None:
     engine = create_engine(url, connect_args={"connect_timeout": CONNECT_SECONDS})
     try:
         with engine.connect() as connection:
-            if not inspect(connection).has_table("alembic_version"):
-                return None
-            found: str | None = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
-            return found
+            return revision_of(connection)
     finally:
         engine.dispose()
 

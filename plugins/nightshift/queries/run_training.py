@@ -7,14 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from airflow.models import DagRun, TaskInstance
-from airflow.models.dag import DagTag
+from airflow.models import TaskInstance
 from airflow.models.xcom import XComModel
 from sqlalchemy import select
 
-from nightshift.queries.runs import RETURN_VALUE, airflow_session, unknown_run
+from nightshift.queries.runs import RETURN_VALUE, airflow_session, dag_run
 from training.contracts import ContractError, require_result
-from training.spec.rules.names import PIPELINE_TAG
 
 TRAIN: Final = "train"
 ENDED_RUN: Final = frozenset({"success", "failed"})
@@ -39,11 +37,8 @@ def training(pipeline: str, run_id: str) -> Training:
         DeniedError: `run.unknown`.
         UnavailableError: `airflow.database`.
     """
-    tagged = select(DagTag.dag_id).where(DagTag.name == PIPELINE_TAG)
     with airflow_session() as session:
-        found = session.scalar(select(DagRun).where(DagRun.dag_id == pipeline, DagRun.run_id == run_id, DagRun.dag_id.in_(tagged)))
-        if found is None:
-            raise unknown_run(pipeline, run_id)
+        found = dag_run(session, pipeline, run_id)
         of_task = {"dag_id": pipeline, "run_id": run_id, "task_id": TRAIN, "map_index": -1}
         state = session.scalar(select(TaskInstance.state).filter_by(**of_task))
         value = session.scalar(select(XComModel.value).filter_by(**of_task, key=RETURN_VALUE))

@@ -104,22 +104,31 @@ def run(name: str, run_id: str) -> Run:
         DeniedError: `run.unknown`.
     """
     with airflow_session() as session:
-        tagged = select(DagTag.dag_id).where(DagTag.name == PIPELINE_TAG)
-        found = session.scalar(select(DagRun).where(DagRun.dag_id == name, DagRun.run_id == run_id, DagRun.dag_id.in_(tagged)))
-        if found is None:
-            raise unknown_run(name, run_id)
+        found = dag_run(session, name, run_id)
         tasks = session.scalars(select(TaskInstance).where(TaskInstance.dag_id == name, TaskInstance.run_id == run_id))
-        returned = session.execute(
-            select(XComModel.task_id, XComModel.value).where(
-                XComModel.dag_id == name, XComModel.run_id == run_id, XComModel.key == RETURN_VALUE, XComModel.map_index == -1
-            )
-        )
-        values = {task_id: _plain(value) for task_id, value in returned}
+        values = _returned(session, name, run_id)
         order = {task_id: place for place, task_id in enumerate(_chain())}
         stages = sorted(
             (_stage(task, values.get(task.task_id)) for task in tasks), key=lambda stage: (order.get(stage.name, 99), stage.name)
         )
         return _run(found, values.get(RESOLVE), stages)
+
+
+def dag_run(session: Session, name: str, run_id: str) -> DagRun:
+    """Return Airflow's own record of a pipeline's run; raises as `run`."""
+    tagged = select(DagTag.dag_id).where(DagTag.name == PIPELINE_TAG)
+    found: DagRun | None = session.scalar(select(DagRun).where(DagRun.dag_id == name, DagRun.run_id == run_id, DagRun.dag_id.in_(tagged)))
+    if found is None:
+        raise unknown_run(name, run_id)
+    return found
+
+
+def _returned(session: Session, name: str, run_id: str) -> dict[str, Any]:
+    """Return what the tasks of a run left in XCom, by task."""
+    asked = select(XComModel.task_id, XComModel.value).where(
+        XComModel.dag_id == name, XComModel.run_id == run_id, XComModel.key == RETURN_VALUE, XComModel.map_index == -1
+    )
+    return {task_id: _plain(value) for task_id, value in session.execute(asked)}
 
 
 def _chain() -> Iterator[str]:
@@ -139,10 +148,7 @@ def conf_of(name: str, run_id: str) -> dict[str, Any]:
 def results(name: str, run_id: str) -> dict[str, StageResult]:
     """Return what the stages of a run left in XCom, by stage; empty for a run that Airflow does not have any more."""
     with airflow_session() as session:
-        asked = select(XComModel.task_id, XComModel.value).where(
-            XComModel.dag_id == name, XComModel.run_id == run_id, XComModel.key == RETURN_VALUE, XComModel.map_index == -1
-        )
-        found = {task_id: _result(task_id, _plain(value)) for task_id, value in session.execute(asked)}
+        found = {task_id: _result(task_id, value) for task_id, value in _returned(session, name, run_id).items()}
     return {stage: result for stage, result in found.items() if result is not None}
 
 

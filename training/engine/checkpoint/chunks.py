@@ -126,7 +126,7 @@ def read_index(manifest: Manifest) -> Saved:
     tensors: dict[str, ChunkedEntry] = {}
     num_bytes = 0
     for name, entry in manifest.meta["tensors"].items():
-        found = _entry(entry) if number == FORMAT else _whole_entry(**entry)
+        found = _entry(entry) if number == FORMAT else whole_tensor(**entry)
         _check_chunks(name, found, strings)
         num_bytes += num_items(found["shape"]) * ITEM_BYTES[found["dtype"]]
         tensors[name] = found
@@ -163,8 +163,8 @@ def _entry(values: object) -> ChunkedEntry:
     return cast(ChunkedEntry, values)
 
 
-def _whole_entry(*, dtype: str, shape: list[int], offset: int) -> ChunkedEntry:
-    """Return an entry of format 1 as one chunk."""
+def whole_tensor(dtype: str, shape: list[int], offset: int) -> ChunkedEntry:
+    """Return a tensor that is one chunk, at this place among the bytes of all tensors, as each one of format 1 is."""
     if not isinstance(shape, list):
         raise TypeError("a shape is a list")
     chunk = Chunk(offsets=[0] * len(shape), sizes=shape, rank=0, offset=offset)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, Final
 
-from training.engine.checkpoint.chunks import FORMAT, Chunk, ChunkedEntry, Saved, block_name, num_items
+from training.engine.checkpoint.chunks import FORMAT, ChunkedEntry, Saved, block_name, num_items, whole_tensor
 from training.engine.checkpoint.format import BLOCK_BYTES, ITEM_BYTES, Position
 from training.engine.checkpoint.safetensors_export import CODES, chosen
 from training.errors import DataError
@@ -159,12 +159,6 @@ def _zeros(store: Store, num_bytes: int) -> list[FileEntry]:
         if size and count:
             blocks += [FileEntry(digest=store.objects.put_block(memoryview(bytes(size)))[0], size_bytes=size)] * count
     return blocks
-
-
-def whole_tensor(dtype: str, shape: list[int], offset: int) -> ChunkedEntry:
-    """Return a tensor that is one chunk, at this place among the bytes of all tensors."""
-    chunk = Chunk(offsets=[0] * len(shape), sizes=shape, rank=0, offset=offset)
-    return ChunkedEntry(dtype=dtype, shape=shape, chunks=[chunk] if all(shape) else [])
 
 
 def _unreadable(path: Path | str, reason: str) -> DataError:

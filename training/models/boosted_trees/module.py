@@ -170,9 +170,6 @@ def _parameters(context: FitContext) -> dict[str, JsonValue]:
     train = context.spec.train
     settings = dict(train.settings)
     task = context.spec.evaluate.task
-    if task not in OBJECTIVES:
-        message = f"boosted_trees has no objective for the task {task}"
-        raise SpecError("train.model", [Problem(code="model.task", message=message, hint=f"it has one for {', '.join(OBJECTIVES)}")])
     named = settings.pop("objective", None)
     objective, metric = OBJECTIVES[task] if named is None else OF_SETTINGS[named]
     if named == "poisson":

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.data.dataset.mapped_shards import MappedShards
-from training.errors import DataError, PreemptedError, Problem, SpecError
+from training.errors import DataError, PreemptedError
 from training.models.boosting_rounds import Rounds
 from training.models.shard_rows import check_counts, labels_of, num_classes, shards_of
 from training.process import liveness
@@ -124,9 +124,6 @@ def _loss(evaluated: list[tuple[str, str, float, bool]]) -> float:
 def _parameters(context: FitContext) -> dict[str, Any]:
     train, task = context.spec.train, context.spec.evaluate.task
     settings = dict(train.settings)
-    if task not in OBJECTIVES:
-        message = f"lightgbm has no objective for the task {task}"
-        raise SpecError("train.model", [Problem(code="model.task", message=message, hint=f"it has one for {', '.join(OBJECTIVES)}")])
     named, alpha, max_depth, _ = (settings.pop(key) for key in ("objective", "quantile_alpha", "max_depth", "categorical"))
     objective, metric = OBJECTIVES[task] if named is None else OF_SETTINGS[named]
     if named == "poisson":

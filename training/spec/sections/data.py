@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field, ValidationInfo, WithJsonSchema, field_validator
 
 from training.errors import SpecError
-from training.spec.descriptors.sources import DESCRIPTORS, SOURCES, Days
+from training.spec.descriptors.sources import DESCRIPTORS, SOURCES, Days, SourceDescriptor
 from training.spec.key_types import ShareOrDuration, SplitEnd
 from training.spec.reader.problems import nearest
 from training.spec.reader.yaml import Path
@@ -150,20 +150,24 @@ class Table(Section):
     @field_validator("uri", mode="after")
     @classmethod
     def _fits_the_kind(cls, value: str | None, info: ValidationInfo) -> str | None:
-        kind = info.data.get("kind")
-        descriptor = None if kind is None or info.context == FROZEN else SOURCES.get(kind)
+        descriptor = _descriptor(info)
         if descriptor is None or descriptor.has_uri == (value is not None):
             return value
         if value is None:
             raise refusal("field.missing", "the key uri is missing")
-        raise refusal("field.conflict", f"a source of kind {kind} has no uri, got {told(value)}", hint="remove it")
+        raise refusal("field.conflict", f"a source of kind {info.data['kind']} has no uri, got {told(value)}", hint="remove it")
 
     @field_validator("settings", mode="after")
     @classmethod
     def _fill(cls, value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
-        kind = info.data.get("kind")
-        descriptor = None if kind is None or info.context == FROZEN else SOURCES.get(kind)
+        descriptor = _descriptor(info)
         return value if descriptor is None else with_defaults(descriptor.settings, value)
+
+
+def _descriptor(info: ValidationInfo) -> SourceDescriptor | None:
+    """Return the descriptor of a table's kind; None of a kind that is not known, and in a frozen spec, which was checked."""
+    kind = info.data.get("kind")
+    return None if kind is None or info.context == FROZEN else SOURCES.get(kind)
 
 
 class UnionTable(Table):

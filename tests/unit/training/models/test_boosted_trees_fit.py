@@ -10,7 +10,7 @@ import xgboost
 
 from tests.unit.training.engine.loop_bench import reported_by
 from tests.unit.training.models.family_bench import FamilyBench
-from training.errors import DivergedError, PreemptedError, SpecError
+from training.errors import DivergedError, PreemptedError
 from training.models.base import FitContext, FitResult
 from training.models.boosted_trees.module import FAMILY, _Rounds
 
@@ -124,15 +124,6 @@ def test_loss_that_is_not_finite_ends_the_boosting(bench: FamilyBench, monkeypat
 def test_gain_of_a_ranking_counts_as_a_loss_and_falls(tmp_path: Path) -> None:
     result = fit(FamilyBench(tmp_path, "ranking").fit_context("boosted_trees", epochs=10))
     assert -1 <= result.history[-1]["train_loss"] < result.history[0]["train_loss"] < 0
-
-
-def test_task_without_an_objective_is_refused_with_those_that_have_one(bench: FamilyBench) -> None:
-    bench.task = "language"
-    with pytest.raises(SpecError) as caught:
-        fit(bench.fit_context("boosted_trees", epochs=1))
-    (problem,) = caught.value.problems
-    assert problem.code == "model.task"
-    assert "binary, ranking, multiclass, regression" in problem.hint
 
 
 def test_scores_of_several_classes_are_a_probability_for_each(tmp_path: Path) -> None:
