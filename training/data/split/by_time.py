@@ -5,7 +5,7 @@ The other kinds of splits are `training.data.split.kinds`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Final
@@ -17,8 +17,10 @@ from training.data.dataset.scratch_arrays import slices_of
 from training.errors import DataError, shown
 
 SPLITS: Final = ("train", "validation", "test")
-NumbersOf = Callable[[NDArray[np.bool_]], NDArray[np.int64]]
-"""The numbers of the rows for which a mask is true, as `numpy.flatnonzero`."""
+Parts = NDArray[np.int8]
+"""[n] number of each row's split in `SPLITS`, or `NO_SPLIT`."""
+NO_SPLIT: Final = -1
+"""Of a row in a gap."""
 MIN_ROWS: Final = {"train": 2, "validation": 1, "test": 1}
 
 
@@ -91,34 +93,28 @@ class SplitBounds:
         return {"train": (self.start, train_end), "validation": (self.validation, validation_end), "test": (self.test, self.end)}
 
 
-def split_rows(
-    event_time: NDArray[np.datetime64],
-    bounds: SplitBounds,
-    *,
-    groups: NDArray[np.int32] | None = None,
-    numbers_of: NumbersOf = np.flatnonzero,
-) -> dict[str, NDArray[np.int64]]:
-    """Return the row numbers of each split, ascending; rows in a gap are in none.
+def time_parts(decisive_us: NDArray[np.int64], bounds: SplitBounds) -> Iterator[Parts]:
+    """Yield where the rows go, some rows at a time; a row in a gap is in no split.
 
     Args:
-        event_time: [n] UTC; a row outside the window is an error.
-        bounds: see `SplitBounds`.
-        groups: [n] dense numbers; a group goes where its first event does, as a whole.
-        numbers_of: makes the arrays.
-
-    Raises:
-        DataError: `data.too_small` (a split has too few rows) or `split.outside` (a row is outside of the window).
+        decisive_us: [n] what `decisive_times` returned.
     """
-    decisive = decisive_times(event_time, bounds, groups)
-    rows = {}
-    for name, (first, end) in bounds.of_splits().items():
-        rows[name] = numbers_of((decisive >= _microseconds(first)) & (decisive < _microseconds(end)))
-    check_sizes(rows, len(decisive), hint="shorten data.split, or lengthen data.source.window")
-    return rows
+    spans = [(_microseconds(first), _microseconds(end)) for first, end in bounds.of_splits().values()]
+    for part in slices_of(len(decisive_us)):
+        times = decisive_us[part]
+        parts = np.full(len(times), NO_SPLIT, dtype=np.int8)
+        for number, (first, end) in enumerate(spans):
+            parts[(times >= first) & (times < end)] = number
+        yield parts
 
 
 def decisive_times(event_time: NDArray[np.datetime64], bounds: SplitBounds, groups: NDArray[np.int32] | None) -> NDArray[np.int64]:
-    """Return [n]: microseconds since 1970, UTC, of the event that decides where each row goes; arguments as `split_rows`.
+    """Return [n]: microseconds since 1970, UTC, of the event that decides where each row goes.
+
+    Args:
+        event_time: [n] UTC.
+        bounds: see `SplitBounds`.
+        groups: [n] dense numbers; a group goes where its first event does, as a whole.
 
     Raises:
         DataError: `split.outside`, a row is outside of the window.
@@ -151,7 +147,7 @@ def check_sizes(rows: Mapping[str, NDArray[np.int64]], num_rows: int, *, hint: s
 
 
 def is_before(event_time: NDArray[np.datetime64], end: datetime, *, groups: NDArray[np.int32] | None = None) -> NDArray[np.bool_]:
-    """Return [n]: whether a row, or its group's first one, is earlier than `end`; arguments as `split_rows`."""
+    """Return [n]: whether a row, or its group's first one, is earlier than `end`; arguments as `decisive_times`."""
     return np.asarray(_decisive(event_time.astype("datetime64[us]", copy=False).view(np.int64), groups) < _microseconds(end))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +14,8 @@ from training.data.dataset.groups import column_numbers, kept_numbers
 from training.data.dataset.scratch_arrays import ScratchArrays
 from training.data.join.engines.interface import Frame
 from training.data.snapshot.label_delay import META_KEY, SplitRule, split_bounds, split_lines
-from training.data.split.by_time import SplitBounds, is_before, split_rows
-from training.data.split.kinds import divide
+from training.data.split.by_time import NO_SPLIT, SPLITS, SplitBounds, check_sizes, decisive_times, is_before, time_parts
+from training.data.split.kinds import check_groups, kind_parts
 from training.spec import PipelineSpec
 from training.spec.scalar_types import duration_text
 from training.store import Manifest
@@ -55,7 +55,8 @@ def divide_rows(spec: PipelineSpec, frame: Frame, bounds: SplitBounds, arrays: S
         arrays: makes the arrays.
 
     Raises:
-        DataError: as `split_rows` and `divide`.
+        DataError: `split.outside`, a row is outside of the window; `data.too_small`, a split has too few rows; `split.value`, the split's
+            column has a value that names no split; `split.group_divided`, rows of one `data.group` are in two splits.
     """
     event_time, group = spec.data.source.event_time, spec.data.group
     times = arrays.column(frame, event_time, "datetime64[us]")
@@ -65,20 +66,21 @@ def divide_rows(spec: PipelineSpec, frame: Frame, bounds: SplitBounds, arrays: S
         logger.info("%s rows after the test split's end at %s left out", f"{int((~kept).sum()):,}", bounds.end.isoformat())
         frame, groups = _kept(frame, groups, kept, arrays)
         times = arrays.column(frame, event_time, "datetime64[us]")
-    if not bounds.is_by_time:
-        return DividedRows(frame=frame, groups=groups, rows=divide(spec, frame, bounds, groups, times, arrays))
-    rows = split_rows(times, bounds, groups=groups, numbers_of=arrays.numbers_of)
-    gap = spec.data.split.gap
-    if gap is None:
-        return DividedRows(frame=frame, groups=groups, rows=rows)
-    of_split = np.full(frame.num_rows, -1, dtype=np.int8)
-    for number, part in enumerate(rows.values()):
-        of_split[part] = number
-    kept = of_split >= 0
-    logger.info("%s rows in the gaps of %s before validation and test left out", f"{int((~kept).sum()):,}", duration_text(gap))
-    frame, groups = _kept(frame, groups, kept, arrays)
-    of_split = of_split[kept]
-    return DividedRows(frame=frame, groups=groups, rows={name: arrays.numbers_of(of_split == number) for number, name in enumerate(rows)})
+    decisive_us, num_rows, split = decisive_times(times, bounds, groups), frame.num_rows, spec.data.split
+    found = time_parts(decisive_us, bounds) if bounds.is_by_time else kind_parts(spec, frame, arrays)
+    parts = arrays.filled(found, num_rows, np.int8)
+    if groups is not None and not bounds.is_by_time:
+        check_groups(parts, groups, by=split.by, group=str(group))
+    kept = parts != NO_SPLIT
+    if not kept.all():
+        gap = duration_text(split.gap or timedelta())
+        logger.info("%s rows in the gaps of %s before validation and test left out", f"{int((~kept).sum()):,}", gap)
+        frame, groups = _kept(frame, groups, kept, arrays)
+        parts = arrays.selected(parts, kept)
+    rows = {name: arrays.numbers_of(parts == number) for number, name in enumerate(SPLITS)}
+    remedy = "shorten data.split" if bounds.is_by_time else "raise the shares of data.split"
+    check_sizes(rows, num_rows, hint=f"{remedy}, or lengthen data.source.window")
+    return DividedRows(frame=frame, groups=groups, rows=rows)
 
 
 def _kept(

@@ -24,7 +24,7 @@ from training.contracts import JsonObject
 from training.data.dataset.scratch_arrays import ScratchArrays
 from training.data.join.contract import LABEL
 from training.data.join.engines.interface import Frame
-from training.data.split.by_time import SPLITS, SplitBounds, check_sizes, decisive_times
+from training.data.split.by_time import SPLITS, Parts
 from training.data.split.hashing import row_hashes
 from training.data.split.strata import SmallestHashes, shares_of, value_numbers
 from training.errors import DataError, shown
@@ -34,9 +34,6 @@ MAX_SHOWN: Final = 5
 TRAIN, VALIDATION, TEST = range(len(SPLITS))
 STABLE: Final = ("random", "group", "column")
 """Kinds that give a row the same split in every run, whatever other rows there are."""
-
-Parts = NDArray[np.int8]
-"""[n] number of each row's split in `SPLITS`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,37 +49,16 @@ class Shares:
         return cls(validation=Fraction(repr(validation)), test=Fraction(repr(test)))
 
 
-def divide(
-    spec: PipelineSpec,
-    frame: Frame,
-    bounds: SplitBounds,
-    groups: NDArray[np.int32] | None,
-    times: NDArray[np.datetime64],
-    arrays: ScratchArrays,
-) -> dict[str, NDArray[np.int64]]:
-    """Return the row numbers of each split, ascending, as `data.split.by` says; each row is in exactly one.
+def kind_parts(spec: PipelineSpec, frame: Frame, arrays: ScratchArrays) -> Iterator[Parts]:
+    """Yield where the rows go as `data.split.by` says, some rows at a time.
 
     Args:
-        frame: joined rows, none of them after `bounds.end`.
-        groups: [n] dense numbers of `data.group`, or None.
-        times: [n] of the rows' events, UTC.
+        frame: joined rows.
         arrays: makes the arrays.
 
     Raises:
-        DataError: `data.too_small`, `split.outside`; `split.value`, the split's column has a value that names no split;
-            `split.group_divided`, rows of one `data.group` are in two splits.
+        DataError: `split.value`, the split's column has a value that names no split; after the last rows.
     """
-    decisive_times(times, bounds, groups)
-    parts = arrays.filled(_parts(spec, frame, arrays), frame.num_rows, np.int8)
-    if groups is not None:
-        _check_groups(parts, groups, by=spec.data.split.by, group=str(spec.data.group))
-    rows = {name: arrays.numbers_of(parts == number) for number, name in enumerate(SPLITS)}
-    check_sizes(rows, len(parts), hint="raise the shares of data.split, or lengthen data.source.window")
-    return rows
-
-
-def _parts(spec: PipelineSpec, frame: Frame, arrays: ScratchArrays) -> Iterator[Parts]:
-    """Yield where the rows go, some rows at a time."""
     split = spec.data.split
     if split.by == "column":
         yield from named_parts(frame.column_batches(str(split.column)), split.values, column_name=str(split.column))
@@ -199,7 +175,18 @@ def named_parts(column: Iterable[pa.ChunkedArray], values: Mapping[Any, Sequence
         raise DataError("split.value", message, hint="list every value in data.split.values, or filter these rows")
 
 
-def _check_groups(parts: Parts, groups: NDArray[np.int32], *, by: str, group: str) -> None:
+def check_groups(parts: Parts, groups: NDArray[np.int32], *, by: str, group: str) -> None:
+    """Check that the rows of each group are in one split.
+
+    Args:
+        parts: where the rows go.
+        groups: [n] dense numbers.
+        by: `data.split.by`, for the message.
+        group: column of the groups, for the message.
+
+    Raises:
+        DataError: `split.group_divided`.
+    """
     num_groups = int(groups.max(initial=-1)) + 1
     lowest, highest = np.full(num_groups, len(SPLITS), dtype=np.int8), np.full(num_groups, -1, dtype=np.int8)
     np.minimum.at(lowest, groups, parts)

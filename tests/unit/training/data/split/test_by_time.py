@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from training.data.dataset.groups import group_numbers
-from training.data.split.by_time import SplitBounds, check_labels, split_rows
+from training.data.split.by_time import SPLITS, SplitBounds, check_labels, check_sizes, decisive_times, time_parts
 from training.errors import DataError
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -21,16 +21,20 @@ def times(*days: float) -> np.ndarray:
     return np.array([np.datetime64((START + day * DAY).replace(tzinfo=None), "us") for day in days])
 
 
+def split_rows(event_time: np.ndarray, bounds: SplitBounds, *, groups: np.ndarray | None = None) -> dict[str, list[int]]:
+    parts = np.concatenate(list(time_parts(decisive_times(event_time, bounds, groups), bounds)))
+    return {name: np.flatnonzero(parts == number).tolist() for number, name in enumerate(SPLITS)}
+
+
 def test_newest_rows_are_the_tests_and_edges_belong_to_the_later_split() -> None:
     rows = split_rows(times(0, 6.99, 7, 7.99, 8, 9.99, 1), BOUNDS)
-    assert {name: numbers.tolist() for name, numbers in rows.items()} == {"train": [0, 1, 6], "validation": [2, 3], "test": [4, 5]}
-    assert all(numbers.dtype == np.int64 for numbers in rows.values())
+    assert rows == {"train": [0, 1, 6], "validation": [2, 3], "test": [4, 5]}
 
 
 def test_group_goes_as_a_whole_where_its_first_event_does() -> None:
     groups = group_numbers(np.array(["x", "y", "z", "w", "x", "y"]))
     rows = split_rows(times(1, 6.9, 7.5, 9, 2, 7.1), BOUNDS, groups=groups)
-    assert {name: numbers.tolist() for name, numbers in rows.items()} == {"train": [0, 1, 4, 5], "validation": [2], "test": [3]}
+    assert rows == {"train": [0, 1, 4, 5], "validation": [2], "test": [3]}
 
 
 def test_groups_are_numbered_in_the_order_of_first_appearance() -> None:
@@ -57,12 +61,11 @@ def test_window_without_room_for_training_is_refused() -> None:
         SplitBounds.of_window(START, START + 3 * DAY, validation=DAY, test=2 * DAY)
 
 
-@pytest.mark.parametrize("days", [(1, 2, 7.5), (7.5, 9, 1), (1,)], ids=["no test rows", "one training row", "one row"])
-def test_too_few_rows_are_refused_with_the_counts(days: tuple[float, ...]) -> None:
-    with pytest.raises(DataError) as caught:
-        split_rows(times(*days), BOUNDS)
+@pytest.mark.parametrize("counts", [(2, 1, 0), (1, 1, 1), (2, 0, 1)], ids=["no test rows", "one training row", "no validation rows"])
+def test_too_few_rows_are_refused_with_the_counts(counts: tuple[int, ...]) -> None:
+    with pytest.raises(DataError, match=f"of 4, .*train {counts[0]}, validation {counts[1]}, test {counts[2]}") as caught:
+        check_sizes({name: np.arange(count) for name, count in zip(SPLITS, counts, strict=True)}, 4, hint="")
     assert caught.value.code == "data.too_small"
-    assert "train" in caught.value.message
 
 
 def test_row_outside_of_the_window_is_refused() -> None:
@@ -112,7 +115,7 @@ def test_numbers_to_estimate_may_be_all_zero_in_a_split() -> None:
 def test_rows_of_the_gaps_are_in_no_split_and_validation_keeps_its_length() -> None:
     bounds = SplitBounds.of_window(START, START + 10 * DAY, validation=DAY, test=2 * DAY, gap=DAY)
     rows = split_rows(times(0, 4.99, 5, 5.99, 6, 6.99, 7, 7.99, 8, 9.99), bounds)
-    assert {name: numbers.tolist() for name, numbers in rows.items()} == {"train": [0, 1], "validation": [4, 5], "test": [8, 9]}
+    assert rows == {"train": [0, 1], "validation": [4, 5], "test": [8, 9]}
     assert [edge[8:10] for split in bounds.to_json().values() for edge in split] == ["01", "06", "07", "08", "09", "11"]
 
 
@@ -120,7 +123,7 @@ def test_group_whose_first_event_is_in_a_gap_is_left_out_as_a_whole() -> None:
     bounds = SplitBounds.of_window(START, START + 10 * DAY, validation=DAY, test=2 * DAY, gap=DAY)
     groups = group_numbers(np.array(["x", "x", "y", "y", "z", "w", "w"]))
     rows = split_rows(times(1, 5.5, 5.5, 6.5, 6.5, 8, 9), bounds, groups=groups)
-    assert {name: numbers.tolist() for name, numbers in rows.items()} == {"train": [0, 1], "validation": [4], "test": [5, 6]}
+    assert rows == {"train": [0, 1], "validation": [4], "test": [5, 6]}
 
 
 def test_window_without_room_for_its_gaps_is_refused() -> None:

@@ -14,6 +14,7 @@ from training.data.dataset.scratch_arrays import ScratchArrays
 from training.data.join.engines.scratch_frame import ScratchFrame
 from training.data.split.by_time import SplitBounds
 from training.data.split.division import DividedRows, divide_rows
+from training.errors import DataError
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -62,3 +63,14 @@ def test_a_group_goes_where_its_first_row_does(tmp_path: Path) -> None:
     assert days_of(found) == {"train": [0, 1, 6], "validation": [6], "test": [7]}
     assert found.groups is not None
     assert found.groups.tolist() == [0, 1, 0, 2, 3]
+
+
+def test_split_without_rows_is_refused_by_its_name_and_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="split 'test' has 0 rows of 3") as caught:
+        divided(tmp_path, [0, 1, 6], None, gap=None)
+    assert (caught.value.code, caught.value.hint) == ("data.too_small", "shorten data.split, or lengthen data.source.window")
+
+
+def test_rows_in_a_gap_count_among_those_that_a_small_split_is_of(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="split 'validation' has 0 rows of 4"):
+        divided(tmp_path, [0, 1, 4, 7], None, gap=DAY)
