@@ -38,7 +38,7 @@ from training.runtime.provenance import CHECKOUT
 from training.sources.listing import listing_for
 from training.spec import PipelineSpec, freeze, parse_spec, resolve_uris
 from training.stages import train
-from training.store import StageAddress, Store
+from training.store import Store, WorkFolder
 
 AS_OF: Final = datetime(2014, 1, 1, 7, tzinfo=UTC)
 TORCHRUN: Final = ("-m", "training.runtime.torchrun", "--standalone", "--nnodes=1", "--max-restarts=0")
@@ -90,15 +90,15 @@ class Flights:
             text = text.replace(old, new)
         return resolve_uris(parse_spec(text.encode()), {"FLIGHTS_URI": os.environ["FLIGHTS_URI"]})
 
-    def _address(self, stage: str, name: str) -> StageAddress:
-        return self.store.address("flight_delay", stage, name.encode().hex().rjust(64, "0")[-64:])
+    def _work_folder(self, stage: str, name: str) -> WorkFolder:
+        return self.store.work_folder("flight_delay", stage, name.encode().hex().rjust(64, "0")[-64:])
 
     def _ask(self, spec: PipelineSpec, stage: str, name: str, inputs: dict[str, str], parameters: dict[str, Any]) -> str:
-        address = self._address(stage, name)
+        work_folder = self._work_folder(stage, name)
         request = StageRequest(
             pipeline="flight_delay",
             stage=stage,
-            fingerprint=address.uri.rsplit("/", 1)[-1],
+            work_id=work_folder.uri.rsplit("/", 1)[-1],
             attempt_id="a",
             store_uri=self.store.root_uri,
             spec_uri=self.store.put_json(freeze(spec)),
@@ -107,13 +107,13 @@ class Flights:
             parameters=parameters,
             run=RunIdentity(dag_id="flight_delay", run_id="benchmark", task_id=stage),
         )
-        return address.write_request(request)
+        return work_folder.write_request(request)
 
     def _stage(self, spec: PipelineSpec, stage: str, inputs: dict[str, str], parameters: dict[str, Any]) -> str:
         work = importlib.import_module(f"training.stages.{stage}").work
         if runner.run(work, self._ask(spec, stage, "only", inputs, parameters), stop=StopFlag()) is not ExitCode.DONE:
-            sys.exit(f"{stage}: {self._address(stage, 'only').error('a')}")
-        result = self._address(stage, "only").result()
+            sys.exit(f"{stage}: {self._work_folder(stage, 'only').error('a')}")
+        result = self._work_folder(stage, "only").result()
         return "" if result is None else str(result.artifact_uri)
 
 

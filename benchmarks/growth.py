@@ -44,10 +44,10 @@ class Nights:
         self.spec = spec_for(SPEC, "binary", (folder / "orders").as_uri())
 
     def stage(self, name: str, night: int, inputs: dict[str, str], parameters: dict[str, Any]) -> StageResult:
-        code, address = run_stage(self.store, self.spec, name, inputs, parameters, fingerprint=f"{night:064x}", run_id=f"night-{night}")
-        result = address.result()
+        code, work_folder = run_stage(self.store, self.spec, name, inputs, parameters, work_id=f"{night:064x}", run_id=f"night-{night}")
+        result = work_folder.result()
         if result is None:
-            raise SystemExit(f"{name} of night {night} ended with {code}: {address.error('a1')}")
+            raise SystemExit(f"{name} of night {night} ended with {code}: {work_folder.error('a1')}")
         return result
 
     def night(self, number: int) -> None:

@@ -190,7 +190,7 @@ def run_stages() -> None:
     from training.contracts import RunIdentity, StageRequest
     from training.spec import freeze, load_spec, resolve_uris
     from training.store import Store
-    from training.store.addresses import new_attempt_id
+    from training.store.work_folder import new_attempt_id
 
     LocalLauncher, ResolvedRun, needs_of, work_of = placement()
     settings = Settings.from_environment()
@@ -208,14 +208,14 @@ def run_stages() -> None:
         inputs = {name: results[maker] for name, maker in needs_of(stage, resolved.spec).items()}
         work = work_of(stage, resolved, inputs, nonce="", settings=settings)
         # A base may be of before `work_of` was without writes.
-        fingerprint = work.id if hasattr(work, "id") else work.fingerprint
+        work_id = work.id if hasattr(work, "id") else work.work_id
         if hasattr(work, "pin"):
             work.pin(resolved.store)
-        address = resolved.store.address(resolved.spec.name, stage, fingerprint)
+        work_folder = resolved.store.work_folder(resolved.spec.name, stage, work_id)
         request = StageRequest(
             pipeline=resolved.spec.name,
             stage=stage,
-            fingerprint=fingerprint,
+            work_id=work_id,
             attempt_id=new_attempt_id(),
             store_uri=resolved.store.root_uri,
             spec_uri=resolved.spec_uri,
@@ -224,12 +224,12 @@ def run_stages() -> None:
             parameters=work.parameters,
             run=RunIdentity(dag_id=resolved.spec.name, run_id=f"night-{resolved.as_of.date()}", task_id=stage),
         )
-        uri = address.write_request(request)
+        uri = work_folder.write_request(request)
         said: list[str] = []
         before, started_at = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
         LocalLauncher(settings).launch(uri, request, resolved.spec, said.append)
         wall, after = time.monotonic() - started_at, resource.getrusage(resource.RUSAGE_CHILDREN)
-        results[stage] = address.result()
+        results[stage] = work_folder.result()
         if results[stage] is None:
             print("\n".join(said), file=sys.stderr)
             raise SystemExit(f"{stage} has no result")

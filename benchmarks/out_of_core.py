@@ -236,11 +236,11 @@ class Stages:
         }
 
     def _run(self, stage: str, parameters: dict[str, Any], *, work: str) -> Measured:
-        address = self.store.address("rows", stage, work.encode().hex().rjust(64, "0"))
+        work_folder = self.store.work_folder("rows", stage, work.encode().hex().rjust(64, "0"))
         request = StageRequest(
             pipeline="rows",
             stage=stage,
-            fingerprint=address.uri.rsplit("/", 1)[-1],
+            work_id=work_folder.uri.rsplit("/", 1)[-1],
             attempt_id="a",
             store_uri=self.store.root_uri,
             spec_uri=self.store.put_json(freeze(self.spec)),
@@ -262,14 +262,14 @@ class Stages:
             # As the launch of a stage does: the process that measures the latency is forked with the family's libraries.
             **({latency.FAMILY.name: self.spec.train.model} if stage == "evaluate" else {}),
         }
-        command = [sys.executable, "-m", f"training.stages.{stage}", address.write_request(request)]
+        command = [sys.executable, "-m", f"training.stages.{stage}", work_folder.write_request(request)]
         started_at = time.monotonic()
         with log.open("wb") as output:
             process = subprocess.Popen(command, cwd=CHECKOUT, env=environment, stdout=output, stderr=subprocess.STDOUT)
             pss, anonymous = _watched(process)
         seconds = time.monotonic() - started_at
         text = log.read_text(encoding="utf-8", errors="replace")
-        result = address.result()
+        result = work_folder.result()
         if result is None:
             sys.exit(f"{stage} ended with {process.returncode}: {text[-2000:]}")
         self._made[MADE.get(stage, stage)] = str(result.artifact_uri)

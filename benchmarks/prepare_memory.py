@@ -63,7 +63,7 @@ def prepare(folder: Path, snapshot_uri: str) -> None:
     request = StageRequest(
         pipeline="search_ranking",
         stage="prepare",
-        fingerprint="f" * 64,
+        work_id="f" * 64,
         attempt_id="a",
         store_uri=store.root_uri,
         spec_uri="",

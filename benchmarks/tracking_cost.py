@@ -57,7 +57,7 @@ def train(folder: Path, epochs: int, name: str) -> dict[str, float]:
     bench = Bench(folder, epochs=epochs)
     before, began = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
     code = bench.train(name)
-    result = bench.address("train", name).result()
+    result = bench.work_folder("train", name).result()
     after, wall_seconds = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter() - began
     if code or result is None:
         raise SystemExit(f"the training ended with {code}")

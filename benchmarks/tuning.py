@@ -48,7 +48,7 @@ SPACE = {
 
 
 @dataclass(frozen=True)
-class Outcome:
+class StageOutput:
     best: float
     """NDCG@10."""
     steps: int
@@ -82,7 +82,7 @@ class Shop:
         return BoostedTrees().fit(context)
 
 
-def search(shop: Shop, seed: int, pruner: str) -> Outcome:
+def search(shop: Shop, seed: int, pruner: str) -> StageOutput:
     """Search one study's space to the end."""
     tune = Tune.model_validate({"trials": TRIALS, "space": SPACE, "pruner": pruner, "seed": seed})
     # The spec's settings are trial 0, as where there is no champion.
@@ -101,7 +101,7 @@ def search(shop: Shop, seed: int, pruner: str) -> Outcome:
         study.finish(trial, record)
         records.append(record)
     best = min(record.value for record in records if record.value is not None)
-    return Outcome(-best, sum(record.steps for record in records), sum(record.state == "pruned" for record in records))
+    return StageOutput(-best, sum(record.steps for record in records), sum(record.state == "pruned" for record in records))
 
 
 def main() -> None:

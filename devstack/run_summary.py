@@ -18,7 +18,7 @@ from training.registry.ledger.gate_outcomes import verdict
 from training.spec.descriptors.metrics import is_lower_better
 from training.stage_table import STAGES, TABLE
 from training.store import Store
-from training.store.addresses import StoreUri
+from training.store.work_folder import StoreUri
 
 LABEL_WIDTH: Final = 20
 PAGES: Final = ("validation", "evaluation")

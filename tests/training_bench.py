@@ -14,7 +14,7 @@ from training.runtime.provenance import CHECKOUT
 from training.runtime.runner import run
 from training.sources.listing import listing_for
 from training.spec import PipelineSpec, freeze, parse_spec, resolve_uris
-from training.store import StageAddress, Store
+from training.store import Store, WorkFolder
 
 AS_OF = datetime(2026, 1, 7, 2, tzinfo=UTC)
 FIRST_DAY = date(2026, 1, 1)
@@ -57,15 +57,15 @@ class Bench:
             text = text.replace(old, new)
         return resolve_uris(parse_spec(text.encode()), {"SHOP_URI": self.shop_uri})
 
-    def address(self, stage: str, name: str) -> StageAddress:
-        return self.store.address("search_ranking", stage, name.encode().hex().rjust(64, "0"))
+    def work_folder(self, stage: str, name: str) -> WorkFolder:
+        return self.store.work_folder("search_ranking", stage, name.encode().hex().rjust(64, "0"))
 
     def ask(self, stage: str, name: str, attempt_id: str, inputs: dict[str, str], parameters: dict[str, Any]) -> str:
-        address = self.address(stage, name)
+        work_folder = self.work_folder(stage, name)
         request = StageRequest(
             pipeline="search_ranking",
             stage=stage,
-            fingerprint=address.uri.rsplit("/", 1)[-1],
+            work_id=work_folder.uri.rsplit("/", 1)[-1],
             attempt_id=attempt_id,
             store_uri=self.store.root_uri,
             spec_uri=self.store.put_json(freeze(self.spec)),
@@ -74,13 +74,13 @@ class Bench:
             parameters=parameters,
             run=RunIdentity(dag_id="search_ranking", run_id="r", task_id=stage),
         )
-        return address.write_request(request)
+        return work_folder.write_request(request)
 
     def stage(self, stage: str, inputs: dict[str, str], parameters: dict[str, Any]) -> StageResult:
         work = importlib.import_module(f"training.stages.{stage}").work
         uri = self.ask(stage, "only", self.attempt_id, inputs, parameters)
         assert run(work, uri, stop=StopFlag()) is ExitCode.DONE
-        result = self.address(stage, "only").result()
+        result = self.work_folder(stage, "only").result()
         assert result is not None
         return result
 
@@ -94,9 +94,9 @@ class Bench:
         return run(work, uri, stop=stop or StopFlag())
 
     def weights(self, name: str) -> str:
-        result = self.address("train", name).result()
+        result = self.work_folder("train", name).result()
         assert result is not None
         return str(result.scalars["weights_digest"])
 
     def checkpoints(self, name: str) -> list[Any]:
-        return [e.value["payload"] for e in self.address("train", name).journal().history() if e.value["kind"] == "checkpoint"]
+        return [e.value["payload"] for e in self.work_folder("train", name).chain().history() if e.value["kind"] == "checkpoint"]

@@ -1,4 +1,4 @@
-"""What crosses the border of a stage: the request, the result, the exit code, the address of the work.
+"""What crosses the border of a stage: the request, the result, the exit code, the id of the work.
 
 Standard library only: DAG files, operators and stages all import it.
 """
@@ -92,8 +92,8 @@ def sha256_hex(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def fingerprint(stage: str, *, spec_part: object, code_version: str, inputs: Mapping[str, object], nonce: str = "") -> str:
-    """Name the work: equal work has an equal fingerprint, whichever caller asks for it.
+def work_id(stage: str, *, spec_part: object, code_version: str, inputs: Mapping[str, object], nonce: str = "") -> str:
+    """Name the work: equal work has an equal work id, whichever caller asks for it.
 
     Args:
         stage: a name of `training.stage_table`.
@@ -127,7 +127,7 @@ class StageRequest:
 
     pipeline: str
     stage: str
-    fingerprint: str
+    work_id: str
     attempt_id: str
     store_uri: str
     """Root of the store."""
@@ -143,7 +143,7 @@ class StageRequest:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     """What the operator looked up before the start: the source listing, the champion, the previous snapshot."""
     code_version: str = ""
-    """The code that the fingerprint stands for; empty: what acts on the world."""
+    """The code that the work id stands for; empty: what acts on the world."""
     code_files: Mapping[str, str] = field(default_factory=dict)
     """File to SHA-256, all that the code version is made of: the process has these very files, and uses no others; empty: the version
     is the digest of an image."""
@@ -175,11 +175,11 @@ class Usage:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageResult:
-    """What a finished stage leaves at its address, and what XCom carries."""
+    """What a finished stage leaves in its work folder, and what XCom carries."""
 
     pipeline: str
     stage: str
-    fingerprint: str
+    work_id: str
     artifact_uri: str
     """Manifest of what the stage made."""
     digest: str

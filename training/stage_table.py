@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Final, Literal
 
 TRIAL: Final = "trial"
-"""One trial of a study: a stage with an address of its own, many of them before `tune`."""
+"""One trial of a study: a stage with a work of its own, many of them before `tune`."""
 CANARY: Final = "canary"
 """Scores a canary and its champion on new rows."""
 REPAIR: Final = "repair"
@@ -71,7 +71,7 @@ class Stage:
     """A backend gives the stage's process nothing else; tests compare them with what the stage imports."""
     imports: frozenset[Named] = frozenset()
     sections: tuple[str, ...] = ()
-    """Sections of the spec that the result depends on, for stages that have no function of their own in training/spec/fingerprints.py."""
+    """Sections of the spec that the result depends on, for stages that have no function of their own in training/spec/covered_keys.py."""
     pool: Literal["cpu", "train"] = "cpu"
     """`train`: it is placed, sized and pooled as the spec's `train.placement` states."""
     sized_like: str = ""

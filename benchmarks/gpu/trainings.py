@@ -98,11 +98,11 @@ def write_tokens(folder: Path, tokens: dict[str, NDArray[np.int32]], vocabulary:
 def context_of(folder: Path, attempt_id: str) -> WatchedContext:
     """Return a new attempt's context in the store below `folder`; it takes the lease from the attempt before."""
     store = Store(str(folder / "store"))
-    address = store.address("p", "train", DIGEST)
+    work_folder = store.work_folder("p", "train", DIGEST)
     request = StageRequest(
         pipeline="p",
         stage="train",
-        fingerprint=DIGEST,
+        work_id=DIGEST,
         attempt_id=attempt_id,
         store_uri=store.root_uri,
         spec_uri="",
@@ -111,7 +111,7 @@ def context_of(folder: Path, attempt_id: str) -> WatchedContext:
         parameters={"device": "cuda"} if torch.cuda.is_available() else {},
         run=RunIdentity(dag_id="p", run_id="r", task_id="train"),
     )
-    lease = Lease.acquire(address, owner="one", attempt_id=attempt_id)
+    lease = Lease.acquire(work_folder, owner="one", attempt_id=attempt_id)
     spec: Any = SimpleNamespace(owner="benchmarks", timezone="UTC")
     return WatchedContext(store=store, request=request, spec=spec, folder=folder, stop=StopFlag(), rank=0, lease=lease)
 

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from training.store.chains import Chain
+
 from nightshift.run_refs import settled_ref
 from nightshift.settings import Settings
 from training.contracts import ContractError, JsonObject
 from training.spec import PipelineSpec
 from training.store import Store
-from training.store.refs import Ref
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
@@ -40,7 +41,7 @@ def check_settled(context: Context, settings: Settings) -> None:
         raise ContractError(f"the XCom of task {RESOLVE!r} is not what it settled (the store knows); clear {RESOLVE!r} and what follows")
 
 
-def _settled(context: Context, settings: Settings) -> Ref:
+def _settled(context: Context, settings: Settings) -> Chain:
     ti: Any = context["ti"]
     return settled_ref(Store(settings.store_uri), ti.dag_id, ti.run_id)
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from training.store.chains import Chain
+
 from training.errors import Problem, SpecError, shown
 from training.store import Store
-from training.store.refs import Ref
 
 RUN_ID_RULE: Final = r"(\.{0,2}[A-Za-z0-9_~:+-]|\.{3})[A-Za-z0-9_.~:+-]{0,249}"
 """Airflow's own rule, without what cannot name a folder in the store: `.` and `..`. Airflow takes a line break at the end, too."""
@@ -25,11 +26,11 @@ def check_run_id(run_id: str) -> None:
         raise SpecError("trigger", [Problem(code="run.id", message=message, hint=hint, field="dag_run_id")])
 
 
-def settled_ref(store: Store, dag_id: str, run_id: str) -> Ref:
+def settled_ref(store: Store, dag_id: str, run_id: str) -> Chain:
     """Return the ref with what a run's first task has settled."""
     return store.run_ref(dag_id, run_id, "settled")
 
 
-def study_ref(store: Store, dag_id: str, run_id: str) -> Ref:
+def study_ref(store: Store, dag_id: str, run_id: str) -> Chain:
     """Return the ref with the name of the study that a run works on: `{"study": …}`."""
     return store.run_ref(dag_id, run_id, "study")

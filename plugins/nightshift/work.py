@@ -8,8 +8,8 @@ from typing import Any, Final, Self
 
 from nightshift.resolved_run import ResolvedRun
 from training.code.closure import Code
-from training.contracts import JsonObject, fingerprint
-from training.store import StageAddress, Store
+from training.contracts import JsonObject, work_id
+from training.store import Store, WorkFolder
 
 NO_CODE: Final = Code(version="")
 """Of work that records or follows a decision: it is done once, whatever becomes of the code."""
@@ -22,7 +22,7 @@ class RefPin:
     name: str
     value: JsonObject
     expected: int
-    """Revision that the ref had. Where it has moved since, its new value stands."""
+    """Record that the ref had. Where it has moved since, its new value stands."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,7 +32,7 @@ class Work:
     stage: str
     id: str
     """SHA-256 over the stage, its inputs, the keys that matter, and the code; 64 hex digits."""
-    folder: StageAddress
+    folder: WorkFolder
     """Of its attempts and its result, in the store."""
     inputs: Mapping[str, str] = field(default_factory=dict)
     """Name to artifact URI."""
@@ -64,8 +64,8 @@ class Work:
             nonce: of a forced run, or of work that each run has to do; else empty.
             fields: inputs, parameters and pins.
         """
-        name = fingerprint(stage, spec_part=part or {}, code_version=code.version, inputs=covered, nonce=nonce)
-        return cls(stage=stage, id=name, folder=resolved.store.address(resolved.spec.name, stage, name), code=code, **fields)
+        name = work_id(stage, spec_part=part or {}, code_version=code.version, inputs=covered, nonce=nonce)
+        return cls(stage=stage, id=name, folder=resolved.store.work_folder(resolved.spec.name, stage, name), code=code, **fields)
 
     def pin(self, store: Store) -> None:
         """Write the pins."""

@@ -117,42 +117,42 @@ def scheduler_log(installation: Installation) -> str:
 
 
 def attempts_of(installation: Installation, run_id: str, pipeline: str = PIPELINE) -> Iterator[tuple[str, str]]:
-    """Yield (fingerprint, attempt id) of the run's training attempts."""
+    """Yield (work id, attempt id) of the run's training attempts."""
     bucket = installation.store.bucket
-    for fingerprint in bucket.folders(f"stages/{pipeline}/train"):
-        address = installation.store.address(pipeline, "train", fingerprint)
-        for attempt_id in address.attempts():
-            if address.request(attempt_id).run.run_id == run_id:
-                yield fingerprint, attempt_id
+    for work_id in bucket.folders(f"stages/{pipeline}/train"):
+        work_folder = installation.store.work_folder(pipeline, "train", work_id)
+        for attempt_id in work_folder.attempts():
+            if work_folder.request(attempt_id).run.run_id == run_id:
+                yield work_id, attempt_id
 
 
 def steps_done(installation: Installation, run_id: str, pipeline: str = PIPELINE) -> int:
     found = list(attempts_of(installation, run_id, pipeline))
     if not found:
         return 0
-    fingerprint, attempt_id = found[-1]
-    beat = installation.store.address(pipeline, "train", fingerprint).heartbeat(attempt_id)
+    work_id, attempt_id = found[-1]
+    beat = installation.store.work_folder(pipeline, "train", work_id).heartbeat(attempt_id)
     return int(json.loads(beat)["progress"].get("done", 0)) if beat else 0
 
 
 def resumed(installation: Installation, result: StageResult, pipeline: str = PIPELINE) -> bool:
     """Return whether the attempt that made the result began after a committed step."""
-    log = installation.store.bucket.get(f"stages/{pipeline}/train/{result.fingerprint}/attempts/{result.attempt_id}/log.txt").decode()
+    log = installation.store.bucket.get(f"stages/{pipeline}/train/{result.work_id}/attempts/{result.attempt_id}/log.txt").decode()
     return "resuming after step" in log
 
 
 def committed_checkpoints(installation: Installation, run_id: str) -> int:
-    fingerprints = {fingerprint for fingerprint, _ in attempts_of(installation, run_id)}
-    return sum(len(checkpoint_steps(installation, PIPELINE, fingerprint)) for fingerprint in fingerprints)
+    work_ids = {work_id for work_id, _ in attempts_of(installation, run_id)}
+    return sum(len(checkpoint_steps(installation, PIPELINE, work_id)) for work_id in work_ids)
 
 
 def saved_steps(installation: Installation, result: StageResult) -> list[int]:
     """Return the step of each checkpoint that the attempts committed, oldest first."""
-    return checkpoint_steps(installation, result.pipeline, result.fingerprint)
+    return checkpoint_steps(installation, result.pipeline, result.work_id)
 
 
-def checkpoint_steps(installation: Installation, pipeline: str, fingerprint: str) -> list[int]:
-    journal = installation.store.address(pipeline, "train", fingerprint).journal().history()
+def checkpoint_steps(installation: Installation, pipeline: str, work_id: str) -> list[int]:
+    journal = installation.store.work_folder(pipeline, "train", work_id).chain().history()
     return [int(entry.value["payload"]["step"]) for entry in journal if entry.value["kind"] == "checkpoint"]
 
 

@@ -72,6 +72,6 @@ def test_launched_training_killed_at_a_point_ends_in_the_bits_of_the_undisturbed
     kill_after_a_checkpoint(bench, name, point.num_checkpoints, point.kill)
     committed_step = bench.checkpoints(name)[-1]["step"]
     assert finish(bench, name, "a2") == undisturbed, str(point)
-    address = bench.address("train", name)
-    log = bench.store.bucket.get(f"{bench.store.bucket.key(address.uri)}/attempts/a2/log.txt").decode()
+    work_folder = bench.work_folder("train", name)
+    log = bench.store.bucket.get(f"{bench.store.bucket.key(work_folder.uri)}/attempts/a2/log.txt").decode()
     assert f"resuming after step {committed_step} " in log, "nothing that was committed is lost"

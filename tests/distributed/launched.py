@@ -49,7 +49,7 @@ def finish(bench: Bench, name: str, attempt_id: str = "a1") -> str:
     """Train to the end; return the weights' digest."""
     process = start(bench, name, attempt_id)
     try:
-        assert process.wait(WAIT_SECONDS) == 0, bench.address("train", name).error(attempt_id)
+        assert process.wait(WAIT_SECONDS) == 0, bench.work_folder("train", name).error(attempt_id)
     finally:
         process.kill()
         process.wait()
@@ -99,4 +99,4 @@ def kill_after_a_checkpoint(bench: Bench, name: str, number: int, kill: Kill | N
     finally:
         process.kill()
         process.wait()
-    await_condition(lambda: processes_of(bench.address("train", name).uri) == [], "the ranks to end")
+    await_condition(lambda: processes_of(bench.work_folder("train", name).uri) == [], "the ranks to end")

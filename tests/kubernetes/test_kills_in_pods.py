@@ -124,8 +124,8 @@ def test_a_cancel_ends_all_members_after_a_checkpoint(on_cluster: ClusterInstall
     steps = steps_done(on_cluster, run_id, gang)
     on_cluster.api.patch(f"/dags/{gang}/dagRuns/{run_id}", {"state": "failed"})
     on_cluster.until(lambda: not on_cluster.pods(pipeline=gang, stage="train"), "all members gone", timeout_seconds=60)
-    (fingerprint, _), *_ = attempts_of(on_cluster, run_id, gang)
-    journal = on_cluster.store.address(gang, "train", fingerprint).journal().history()
+    (work_id, _), *_ = attempts_of(on_cluster, run_id, gang)
+    journal = on_cluster.store.work_folder(gang, "train", work_id).chain().history()
     saved = [entry.value["payload"]["step"] for entry in journal if entry.value["kind"] == "checkpoint"]
     assert saved
     assert saved[-1] >= steps

@@ -30,7 +30,7 @@ def test_sharded_gang_of_two_pods_resumes_after_an_eviction_with_the_bits_of_one
     assert result.scalars["weights_digest"] == undisturbed
     assert result.attempts == 2
     assert resumed(on_cluster, result, name)
-    newest = on_cluster.store.address(name, "train", result.fingerprint).journal().history()
+    newest = on_cluster.store.work_folder(name, "train", result.work_id).chain().history()
     (saved, *_) = [entry.value["payload"] for entry in reversed(newest) if entry.value["kind"] == "checkpoint"]
     tensors = on_cluster.store.manifests.get(saved["uri"], kind="checkpoint").meta["tensors"]
     assert {chunk["rank"] for entry in tensors.values() for chunk in entry["chunks"]} == {0, 1}

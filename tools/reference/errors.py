@@ -25,7 +25,7 @@ RAISED_AS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("Problem", "Violation", "refusal", "problem_at", "_fatal", "_fits", "_note", "_refuse", "_refused"), "SpecError"),
     **dict.fromkeys(("Registry", "implementation", "imported"), "SpecError"),
     **dict.fromkeys(("CheckResult", "result", "_result"), "check of the validation report"),
-    **dict.fromkeys(("Verdict", "LaunchStatus", "_of_code"), "outcome of an attempt"),
+    **dict.fromkeys(("AttemptEnd", "LaunchStatus", "_of_code"), "outcome of an attempt"),
     "BadDayError": "SpecError",
     "problem": "answer of the REST API",
 }

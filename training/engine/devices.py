@@ -97,7 +97,7 @@ def check_expected(device: torch.device | DevicePlace, expected: str | None) -> 
         hint = f"check the GPU's driver, CUDA_VISIBLE_DEVICES and the image's build of torch; {WITHOUT_GPU}"
         raise SpecError("train.placement", [Problem(code="device.missing", field="train.placement.gpus", message=message, hint=hint)])
     if expected is None and device.type != "cpu":
-        logger.warning("training on %s, which is not part of this work's fingerprint", device.type)
+        logger.warning("training on %s, which is not part of this work's id", device.type)
 
 
 def device_words(device: torch.device | DevicePlace) -> str:

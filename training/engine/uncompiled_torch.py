@@ -1,7 +1,7 @@
 """torch's optimizers and DistributedDataParallel without torch's compiler, which they import to say what it must not trace.
 
 `training.engine.optimizers` and `training.engine.parallel.ddp` have them. That saves 1.5 CPU seconds of a training
-with two ranks, a tenth of a night of search_ranking (docs/performance.md). A model that is compiled imports the compiler itself.
+with two ranks, a tenth of a run of search_ranking (docs/performance.md). A model that is compiled imports the compiler itself.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from training.pages import evaluation_view as view
 from training.pages.plots import history_plot
 from training.pages.templates import FOLDER, template_environment
 from training.registry.gates.interface import Reason
-from training.registry.gates.judging import CanaryVerdict, Decision
+from training.registry.gates.judging import CanaryDecision, Decision
 from training.spec.sections.evaluation import Evaluate
 
 
@@ -29,7 +29,7 @@ class EvaluationPage:
     pipeline: str
     as_of: str
     rules: Evaluate
-    decision: Decision | CanaryVerdict | None = None
+    decision: Decision | CanaryDecision | None = None
     plots: Mapping[str, str] = field(default_factory=dict)
     """Title to SVG text."""
     history: Sequence[Mapping[str, float]] = ()

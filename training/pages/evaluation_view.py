@@ -17,7 +17,7 @@ from training.evaluation.record import (
 )
 from training.format import brief, finite, number, percent, signed
 from training.registry.gates.interface import Reason
-from training.registry.gates.judging import CanaryVerdict, Decision
+from training.registry.gates.judging import CanaryDecision, Decision
 from training.spec.descriptors.metrics import is_lower_better
 from training.spec.sections.evaluation import Evaluate
 
@@ -60,7 +60,7 @@ class Badge(NamedTuple):
     mark: str
 
 
-def decision(made: Decision | CanaryVerdict | None) -> Row | None:
+def decision(made: Decision | CanaryDecision | None) -> Row | None:
     """Return the outcome's words and look, and its gates, those that are not passed first."""
     if made is None:
         return None

@@ -23,10 +23,10 @@ DRIFT_WIDTH: Final = 264
 DRIFT_HEIGHT: Final = 56
 MAX_DRIFT_CHARTS: Final = 40
 """Of a table: those with the largest index."""
-NIGHT_WIDTH: Final = 360
-NIGHT_HEIGHT: Final = 48
-MAX_NIGHT_COLUMNS: Final = 12
-"""Of a table: those with the most missing values in any night."""
+RUN_WIDTH: Final = 360
+RUN_HEIGHT: Final = 48
+MAX_RUN_COLUMNS: Final = 12
+"""Of a table: those with the most missing values in any run."""
 
 
 def render_report(
@@ -52,9 +52,9 @@ def render_report(
         checks=sorted(findings.checks, key=lambda check: STATUS_ORDER[check.status]),
         days=[(day, rows, round(100 * rows / most, 1) if most else 0) for day, rows in findings.rows_per_day.items()],
         statistics=findings.statistics,
-        nights=night_charts(findings.nights),
-        night_chart=(NIGHT_WIDTH, NIGHT_HEIGHT),
-        num_nights=len(findings.nights),
+        runs=run_charts(findings.runs),
+        run_chart=(RUN_WIDTH, RUN_HEIGHT),
+        num_runs=len(findings.runs),
         compared=compared_tables(findings.comparisons),
         chart=(DRIFT_WIDTH, DRIFT_HEIGHT),
         unknown=findings.unknown_labels,
@@ -141,7 +141,7 @@ def _boxes(bars: Sequence[Bar]) -> tuple[Box, ...]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NightBar:
-    """A night in a chart, in pixels."""
+    """A run in a chart, in pixels."""
 
     x: float
     y: float
@@ -151,8 +151,8 @@ class NightBar:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class NightChart:
-    """A number over the nights."""
+class RunChart:
+    """A number over the runs."""
 
     name: str
     bars: tuple[NightBar, ...]
@@ -161,20 +161,20 @@ class NightChart:
     most: str
 
 
-def night_charts(nights: Sequence[Any]) -> dict[str, list[NightChart]]:
+def run_charts(runs: Sequence[Any]) -> dict[str, list[RunChart]]:
     """Return charts by table: rows, age of the newest row, and the share of values that are there, of columns that lack some.
 
     Args:
-        nights: `Findings.nights`; one alone gives no chart.
+        runs: `Findings.runs`; one alone gives no chart.
     """
-    if len(nights) < 2:
+    if len(runs) < 2:
         return {}
-    tables = nights[-1]["tables"]
-    return {table: _charts(nights, table) for table in tables}
+    tables = runs[-1]["tables"]
+    return {table: _charts(runs, table) for table in tables}
 
 
-def _charts(nights: Sequence[Any], table: str) -> list[NightChart]:
-    known = [(night["as_of"], night["tables"][table]) for night in nights if table in night["tables"]]
+def _charts(runs: Sequence[Any], table: str) -> list[RunChart]:
+    known = [(run["as_of"], run["tables"][table]) for run in runs if table in run["tables"]]
     charts = [_chart("rows", [(at, facts["rows"]) for at, facts in known], lambda rows: brief(int(rows)))]
     ages = [(at, facts["age_hours"]) for at, facts in known if facts["age_hours"] is not None]
     if ages:
@@ -183,19 +183,19 @@ def _charts(nights: Sequence[Any], table: str) -> list[NightChart]:
     for _, facts in known:
         for column, missing in facts["missing"].items():
             most[column] = max(most.get(column, 0.0), missing / max(1, facts["rows"]))
-    for column in sorted(most, key=lambda name: (-most[name], name))[:MAX_NIGHT_COLUMNS]:
+    for column in sorted(most, key=lambda name: (-most[name], name))[:MAX_RUN_COLUMNS]:
         shares = [(at, 1 - facts["missing"].get(column, 0) / max(1, facts["rows"])) for at, facts in known]
         charts.append(_chart(f"{column}: share that is not missing", shares, lambda share: f"{share:.2%}"))
     return charts
 
 
-def _chart(name: str, values: Sequence[tuple[str, float]], words: Callable[[float], str]) -> NightChart:
+def _chart(name: str, values: Sequence[tuple[str, float]], words: Callable[[float], str]) -> RunChart:
     highest = max((value for _, value in values), default=0.0) or 1.0
-    step = NIGHT_WIDTH / max(1, len(values))
+    step = RUN_WIDTH / max(1, len(values))
     bars = []
     for place, (at, value) in enumerate(values):
-        height = round(NIGHT_HEIGHT * max(0.0, value) / highest, 2)
-        x, y, width = round(place * step, 2), round(NIGHT_HEIGHT - height, 2), round(step * 0.85, 2)
+        height = round(RUN_HEIGHT * max(0.0, value) / highest, 2)
+        x, y, width = round(place * step, 2), round(RUN_HEIGHT - height, 2), round(step * 0.85, 2)
         bars.append(NightBar(x=x, y=y, width=width, height=height, title=f"{at}: {words(value)}"))
     numbers = [value for _, value in values]
-    return NightChart(name=name, bars=tuple(bars), newest=words(numbers[-1]), least=words(min(numbers)), most=words(max(numbers)))
+    return RunChart(name=name, bars=tuple(bars), newest=words(numbers[-1]), least=words(min(numbers)), most=words(max(numbers)))

@@ -24,8 +24,8 @@ from training.errors import DeniedError, shown
 from training.registry.ledger.retention import LedgerRoots
 from training.retention.settings import load_retention
 from training.store import Store, installed_store
-from training.store.addresses import StoreUri
 from training.store.garbage_collector import Collector
+from training.store.work_folder import StoreUri
 
 KEPT = "kept/"
 

@@ -10,7 +10,7 @@ from training.contracts import JsonObject
 from training.errors import HungError, NightshiftError
 from training.process.liveness import START_LIMIT, Phase
 from training.runtime.exhausted_resources import MAX_MESSAGE_CHARS
-from training.store import StageAddress
+from training.store import WorkFolder
 
 HUNG: Final = 128 + signal.SIGALRM
 """Exit code, as a shell reports it, of a process that did not move within the limit of its phase (`training.process.liveness`)."""
@@ -19,7 +19,7 @@ STOPS: Final = frozenset({"stage.stopped", "train.preempted", "peer.lost"})
 """Codes of the errors of a process that was asked to stop, or whose peers were."""
 
 
-def write_error(address: StageAddress, attempt_id: str, error: NightshiftError, trace: str, *, rank: int) -> bool:
+def write_error(work_folder: WorkFolder, attempt_id: str, error: NightshiftError, trace: str, *, rank: int) -> bool:
     """Write an attempt's `_ERROR.json`, texts cut at their limits; say whether it is the attempt's first error, which is the one kept.
 
     Raises:
@@ -34,20 +34,20 @@ def write_error(address: StageAddress, attempt_id: str, error: NightshiftError, 
         "rank": rank,
         "traceback": trace[:MAX_TRACEBACK_CHARS],
     }
-    return address.write_error(attempt_id, record)
+    return work_folder.write_error(attempt_id, record)
 
 
-def forget_stop(address: StageAddress, attempt_id: str) -> None:
+def forget_stop(work_folder: WorkFolder, attempt_id: str) -> None:
     """Delete an attempt's error if it only says that a process was asked to stop: there is a cause, or the attempt was started again.
 
     Raises:
         NightshiftError: the store cannot be read or written.
     """
-    if (address.error(attempt_id) or {}).get("code") in STOPS:
-        address.forget_error(attempt_id)
+    if (work_folder.error(attempt_id) or {}).get("code") in STOPS:
+        work_folder.forget_error(attempt_id)
 
 
-def write_hang(address: StageAddress, attempt_id: str, did: Phase, *, rank: int) -> None:
+def write_hang(work_folder: WorkFolder, attempt_id: str, did: Phase, *, rank: int) -> None:
     """Write the error of an attempt one of whose processes hung, unless there is an earlier one that is no consequence.
 
     Args:
@@ -68,11 +68,11 @@ def write_hang(address: StageAddress, attempt_id: str, did: Phase, *, rank: int)
         hint=f"the stacks are in the log; if the work is that slow, raise {setting}",
     )
     # The other ranks lost it, and may have written that first.
-    forget_stop(address, attempt_id)
-    write_error(address, attempt_id, error, "", rank=rank)
+    forget_stop(work_folder, attempt_id)
+    write_error(work_folder, attempt_id, error, "", rank=rank)
 
 
-def error_of_ended(address: StageAddress, attempt_id: str, exit_code: int) -> JsonObject | None:
+def error_of_ended(work_folder: WorkFolder, attempt_id: str, exit_code: int) -> JsonObject | None:
     """Return the error of an attempt that has ended, None where there is none. That of a stage of one process that hung is written first.
 
     Args:
@@ -82,8 +82,8 @@ def error_of_ended(address: StageAddress, attempt_id: str, exit_code: int) -> Js
         NightshiftError: the store cannot be read or written.
     """
     if exit_code == HUNG:
-        write_hang(address, attempt_id, _in_heartbeat(address.heartbeat(attempt_id)), rank=0)
-    return address.error(attempt_id)
+        write_hang(work_folder, attempt_id, _in_heartbeat(work_folder.heartbeat(attempt_id)), rank=0)
+    return work_folder.error(attempt_id)
 
 
 def _in_heartbeat(beat: bytes | None) -> Phase:

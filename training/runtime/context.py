@@ -17,7 +17,7 @@ from training.contracts import Scalar, StageRequest
 from training.format import brief
 from training.process import liveness
 from training.spec import PipelineSpec
-from training.store import Manifest, StageAddress, Store, set_run_ref
+from training.store import Manifest, Store, WorkFolder, set_run_ref
 from training.store.leases import Lease
 
 logger = logging.getLogger("training.progress")
@@ -63,7 +63,7 @@ class StopFlag:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
+class StageOutput:
     """What a stage's work made."""
 
     artifact_uri: str
@@ -97,9 +97,9 @@ class StageContext:
     _logged_at: float = -PROGRESS_INTERVAL_SECONDS
 
     @property
-    def address(self) -> StageAddress:
+    def work_folder(self) -> WorkFolder:
         """Of the work in the store."""
-        return self.store.address(self.request.pipeline, self.request.stage, self.request.fingerprint)
+        return self.store.work_folder(self.request.pipeline, self.request.stage, self.request.work_id)
 
     def progress(self, done: int, total: int, unit: str, **more: Scalar) -> None:
         """Log done/total, rate and ETA at most every 2 s, and feed the heartbeat; rank 0 alone speaks.
@@ -160,8 +160,8 @@ class StageContext:
         *,
         ref: str | None = None,
         pages: Mapping[str, bytes] = MappingProxyType({}),
-    ) -> Outcome:
-        """Store an artifact, set the run's ref `ref` to it, publish its pages; return the outcome that names it.
+    ) -> StageOutput:
+        """Store an artifact, set the run's ref `ref` to it, publish its pages; return the output that names it.
 
         Args:
             kind: of the artifact's manifest.
@@ -175,7 +175,7 @@ class StageContext:
         if ref is not None:
             set_run_ref(self.store, self.request, ref, uri)
         reports = {name: self.publish_page(name, html) for name, html in pages.items()}
-        return Outcome(artifact_uri=uri, digest=manifest.digest, scalars=scalars, reports=reports)
+        return StageOutput(artifact_uri=uri, digest=manifest.digest, scalars=scalars, reports=reports)
 
     def publish_page(self, name: str, html: bytes) -> str:
         """Store a self-contained page by content, set the run's ref `reports/<name>` to it; return its URI."""

@@ -5,7 +5,7 @@ classes of scikit-learn. `lean_imports` surrounds the import of such a library. 
 the standard library's `LazyLoader` when an attribute of theirs is read for the first time, so nothing is missing. Those named as `absent`
 seem not to be installed, for the libraries that can do without them. An import makes many objects and next to no garbage, so the garbage
 collector, which would scan all of them repeatedly, is paused: a sixth of the CPU of the imports of an evaluation.
-Without this a night of search_ranking takes 14 % more CPU (docs/performance.md).
+Without this a run of search_ranking takes 14 % more CPU (docs/performance.md).
 """
 
 from __future__ import annotations

@@ -38,21 +38,21 @@ from training.process.child import bind_to_parent
 from training.process.scratch import scratch_folder
 from training.process.waiting import waiting_for_database
 from training.runtime.attempt_errors import MAX_TRACEBACK_CHARS, forget_stop, write_error
-from training.runtime.context import Outcome, StageContext, StopFlag
+from training.runtime.context import StageContext, StageOutput, StopFlag
 from training.runtime.exhausted_resources import MAX_MESSAGE_CHARS, machine_limit
 from training.runtime.provenance import given_code_version
 from training.runtime.resource_usage import UsageMeter, usage_text
 from training.sanitizing import masked
 from training.spec import PipelineSpec
 from training.spec.sections.timeout import Timeout
-from training.store import StageAddress, Store
+from training.store import Store, WorkFolder
 from training.store.leases import Lease
 
-__all__ = ["Outcome", "StageContext", "main"]
+__all__ = ["StageContext", "StageOutput", "main"]
 
 logger = logging.getLogger("training.stage")
 
-Work = Callable[[StageContext], Outcome]
+Work = Callable[[StageContext], StageOutput]
 
 HEARTBEAT_SECONDS: Final = 2.0
 LOG_UPLOAD_BEATS: Final = 5
@@ -76,7 +76,7 @@ def main(work: Work, *, polls_stop: bool = False) -> NoReturn:
         sys.exit(int(err.exit_code))
     tail = _configure_logging(rank)
     if len(sys.argv) != 2 or not REQUEST_PATTERN.fullmatch(sys.argv[1]):
-        logger.error("usage: %s REQUEST_URI (…/stages/<pipeline>/<stage>/<fingerprint>/attempts/<id>/_REQUEST.json)", sys.argv[0])
+        logger.error("usage: %s REQUEST_URI (…/stages/<pipeline>/<stage>/<work_id>/attempts/<id>/_REQUEST.json)", sys.argv[0])
         sys.exit(int(ExitCode.BAD_SPEC))
     if TORCHRUN_ID.is_set():
         bind_to_parent()
@@ -113,30 +113,30 @@ def run(work: Work, request_uri: str, *, stop: StopFlag, tail: deque[str] | None
         request = store.read_request(request_uri)
     except NightshiftError as err:
         # Without the error's record, torchrun's exit code 1 would look like a lost process, and be relaunched.
-        _report(store.address(*match.groups()[1:4]), match.groups()[4], err, err)
+        _report(store.work_folder(*match.groups()[1:4]), match.groups()[4], err, err)
         return err.exit_code
-    address = store.address(request.pipeline, request.stage, request.fingerprint)
+    work_folder = store.work_folder(request.pipeline, request.stage, request.work_id)
     try:
         with waiting_for_database():
-            _attempt(work, store, request, address, stop=stop, lines=lines, started_at=started_at)
+            _attempt(work, store, request, work_folder, stop=stop, lines=lines, started_at=started_at)
     except (Exception, KeyboardInterrupt) as caught:
         error = _classify(caught)
-        _report(address, request.attempt_id, error, caught)
+        _report(work_folder, request.attempt_id, error, caught)
         return error.exit_code
     finally:
         with liveness.phase("transfer", "log"):
-            _upload_log(address, request.attempt_id, lines)
+            _upload_log(work_folder, request.attempt_id, lines)
     return ExitCode.DONE
 
 
 def _attempt(
-    work: Work, store: Store, request: StageRequest, address: StageAddress, *, stop: StopFlag, lines: deque[str], started_at: float
+    work: Work, store: Store, request: StageRequest, work_folder: WorkFolder, *, stop: StopFlag, lines: deque[str], started_at: float
 ) -> None:
     rank, world_size = RANK.read(), WORLD_SIZE.read()
-    if address.result() is not None:
-        logger.info("already done: %s", address.uri)
+    if work_folder.result() is not None:
+        logger.info("already done: %s", work_folder.uri)
         return
-    code = _check_startable(request, address)
+    code = _check_startable(request, work_folder)
     spec = PipelineSpec.thaw(store.get_json(request.spec_uri))
     liveness.limit(_limits(spec.timeout))
     with liveness.phase("part", request.stage), scratch_folder() as folder:
@@ -146,19 +146,19 @@ def _attempt(
         if rank != 0:
             work(context)
             return
-        lease = Lease.acquire(address, owner=request.run.owner, attempt_id=request.attempt_id, takeover_epoch=request.takeover_epoch)
+        lease = Lease.acquire(work_folder, owner=request.run.owner, attempt_id=request.attempt_id, takeover_epoch=request.takeover_epoch)
         context.lease = lease
         if lease.is_restart:
             # A Job starts a member again that ends with 75, whatever the reason, until the launch is deleted, and the reason is read about
             # as late as that: why an attempt failed by itself is kept.
-            forget_stop(address, request.attempt_id)
+            forget_stop(work_folder, request.attempt_id)
         logger.info("%s of %s, attempt %d, as of %s", request.stage, request.pipeline, lease.epoch, request.as_of)
         meter = UsageMeter()
-        with _Heartbeat(address, context, lease, lines, meter):
-            outcome = work(context)
+        with _Heartbeat(work_folder, context, lease, lines, meter):
+            output = work(context)
         context.check_code()
         context.timings["total"] = round(time.monotonic() - started_at, 3)
-        _commit(address, request, lease, outcome, context.timings, meter.usage())
+        _commit(work_folder, request, lease, output, context.timings, meter.usage())
 
 
 def _limits(timeout: Timeout) -> dict[str, float]:
@@ -175,7 +175,7 @@ def _limits(timeout: Timeout) -> dict[str, float]:
     return {kind: longest.total_seconds() for kind, longest in limits.items()}
 
 
-def _check_startable(request: StageRequest, address: StageAddress) -> LoadedCode:
+def _check_startable(request: StageRequest, work_folder: WorkFolder) -> LoadedCode:
     """Refuse to work with other code than the work is named after, and in an attempt that is known to have ended.
 
     Raises:
@@ -190,41 +190,41 @@ def _check_startable(request: StageRequest, address: StageAddress) -> LoadedCode
     code = LoadedCode(request.code_files)
     # Before hours of work: what the stage's own module imports is loaded by now.
     code.check()
-    if address.ended(request.attempt_id) is not None:
-        raise LeaseLostError("attempt.over", f"attempt {request.attempt_id} of {address.uri} was seen to end; a newer one has the work")
+    if work_folder.ended(request.attempt_id) is not None:
+        raise LeaseLostError("attempt.over", f"attempt {request.attempt_id} of {work_folder.uri} was seen to end; a newer one has the work")
     return code
 
 
-def _commit(address: StageAddress, request: StageRequest, lease: Lease, outcome: Outcome, timings: dict[str, float], usage: Usage) -> None:
-    lease.commit("commit", {"artifact_uri": outcome.artifact_uri, "digest": outcome.digest})
+def _commit(work_folder: WorkFolder, request: StageRequest, lease: Lease, output: StageOutput, timings: dict[str, float], usage: Usage) -> None:
+    lease.commit("commit", {"artifact_uri": output.artifact_uri, "digest": output.digest})
     result = StageResult(
         pipeline=request.pipeline,
         stage=request.stage,
-        fingerprint=request.fingerprint,
-        artifact_uri=outcome.artifact_uri,
-        digest=outcome.digest,
+        work_id=request.work_id,
+        artifact_uri=output.artifact_uri,
+        digest=output.digest,
         run=request.run,
         attempt_id=request.attempt_id,
         attempts=lease.epoch,
         committed_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        scalars=outcome.scalars,
+        scalars=output.scalars,
         timings=timings,
-        reports=outcome.reports,
+        reports=output.reports,
         usage=usage,
     )
-    if address.create_result(result):
-        logger.info("committed %s in %.1f s (%s): %s", request.stage, timings["total"], usage_text(usage), outcome.digest)
+    if work_folder.create_result(result):
+        logger.info("committed %s in %.1f s (%s): %s", request.stage, timings["total"], usage_text(usage), output.digest)
     else:
-        logger.warning("another attempt committed %s first; its result stands", address.uri)
+        logger.warning("another attempt committed %s first; its result stands", work_folder.uri)
     lease.release()
 
 
 class _Heartbeat:
     """Beats in a thread: progress and log to the store, and the fence: a process that lost its lease ends at once."""
 
-    def __init__(self, address: StageAddress, context: StageContext, lease: Lease, lines: deque[str], meter: UsageMeter) -> None:
+    def __init__(self, work_folder: WorkFolder, context: StageContext, lease: Lease, lines: deque[str], meter: UsageMeter) -> None:
         self._meter = meter
-        self._address = address
+        self._work_folder = work_folder
         self._context = context
         self._lease = lease
         self._lines = lines
@@ -248,7 +248,7 @@ class _Heartbeat:
             try:
                 self._beat(beats)
             except LeaseLostError as err:
-                _report(self._address, self._context.request.attempt_id, err, err)
+                _report(self._work_folder, self._context.request.attempt_id, err, err)
                 os._exit(int(err.exit_code))
             except NightshiftError as err:
                 logger.warning("heartbeat %d failed: %s", beats, err)
@@ -261,11 +261,11 @@ class _Heartbeat:
         phase = liveness.present()
         doing = {} if phase is None else {"phase": phase.to_json()}
         beat = {"beat": number, "pid": os.getpid(), "progress": self._context.last_progress, **doing}
-        self._address.write_heartbeat(attempt_id, beat)
+        self._work_folder.write_heartbeat(attempt_id, beat)
         if number:
             self._lease.check()
         if number % LOG_UPLOAD_BEATS == 1:
-            _upload_log(self._address, attempt_id, self._lines)
+            _upload_log(self._work_folder, attempt_id, self._lines)
 
 
 def _classify(caught: BaseException) -> NightshiftError:
@@ -281,7 +281,7 @@ def _classify(caught: BaseException) -> NightshiftError:
     return NightshiftError("stage.unexpected", text[:MAX_MESSAGE_CHARS], hint="the traceback is in the attempt's log")
 
 
-def _report(address: StageAddress, attempt_id: str, error: NightshiftError, caught: BaseException) -> None:
+def _report(work_folder: WorkFolder, attempt_id: str, error: NightshiftError, caught: BaseException) -> None:
     trace = masked("".join(traceback.format_exception(caught)))[-MAX_TRACEBACK_CHARS:]
     if error.exit_code is ExitCode.UNEXPECTED:
         logger.error("%s\n%s", error, trace)
@@ -291,16 +291,16 @@ def _report(address: StageAddress, attempt_id: str, error: NightshiftError, caug
         # A later start of this attempt has the work, and the attempt's error is for it to write.
         return
     try:
-        write_error(address, attempt_id, error, trace, rank=RANK.read())
+        write_error(work_folder, attempt_id, error, trace, rank=RANK.read())
     except NightshiftError as err:
         logger.warning("could not write _ERROR.json: %s", err)
 
 
-def _upload_log(address: StageAddress, attempt_id: str, lines: deque[str]) -> None:
+def _upload_log(work_folder: WorkFolder, attempt_id: str, lines: deque[str]) -> None:
     if RANK.read() != 0:
         return
     try:
-        address.write_log(attempt_id, "\n".join(list(lines)) + "\n")
+        work_folder.write_log(attempt_id, "\n".join(list(lines)) + "\n")
     except NightshiftError as err:
         logger.warning("could not upload the log: %s", err)
 

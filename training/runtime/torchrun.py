@@ -6,7 +6,7 @@ Arguments, rendezvous, environment of the ranks, signals and sessions are torchr
 
 torchrun starts each rank as a new interpreter, which imports torch and the stage. Here this process imports both, and forks the ranks
 before torchrun begins: before its store, its sockets and its threads exist. A forked rank waits in its own session until torchrun starts
-it, then takes the environment that torchrun gives it, and runs the module as `python -m` does. Of a night of search_ranking with two
+it, then takes the environment that torchrun gives it, and runs the module as `python -m` does. Of a run of search_ranking with two
 ranks that saves more than a tenth of the CPU (docs/performance.md).
 
 torchrun ends with 1 whatever happened. Here this process ends with 128 + the number of the signal that asked it to stop, and with 75 where
@@ -275,7 +275,7 @@ def write_hang_of(started: list[Started], request_uri: str) -> None:
             raise ValueError(f"not a request URI: {request_uri!r}")
         did = Phase(**json.loads(Path(rank.note_path).read_bytes().splitlines()[0]))
         try:
-            write_hang(Store(match["root"]).address(*match.groups()[1:4]), match.groups()[4], did, rank=rank.number)
+            write_hang(Store(match["root"]).work_folder(*match.groups()[1:4]), match.groups()[4], did, rank=rank.number)
         except NightshiftError as err:
             say(f"the error of rank {rank.number}, which hung, could not be written: {err}")
 

@@ -23,8 +23,8 @@ from training.spec import PipelineSpec
 from training.spec.schedule.instants import main_partitions, partitions, window, with_history
 from training.spec.schedule.partitions import folder_of, grain_of, partitions_between
 from training.store import Store
-from training.store.addresses import StoreUri
 from training.store.bucket import Bucket, as_uri
+from training.store.work_folder import StoreUri
 
 logger = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
 """The pipeline's YAML: models, loader, schedule, trigger parameters. Light: DAG files and operators import it."""
 
-from training.spec.fingerprints import spec_part
+from training.spec.covered_keys import spec_part
 from training.spec.pipeline_spec import PipelineSpec, freeze
 from training.spec.reader.loader import load_spec, parse_spec
 from training.spec.reader.overrides import Overrides, RunParameters, apply_overrides

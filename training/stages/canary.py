@@ -27,8 +27,8 @@ from training.evaluation.rows import LabelledRows
 from training.format import local_moment
 from training.pages.evaluation import EvaluationPage, render_report
 from training.pages.plots import task_plots
-from training.registry.gates.judging import CanaryVerdict, judge_canary
-from training.runtime.runner import Outcome, StageContext, main
+from training.registry.gates.judging import CanaryDecision, judge_canary
+from training.runtime.runner import StageContext, StageOutput, main
 from training.spec import PipelineSpec
 from training.store import Manifest
 
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 Floats = NDArray[np.float64]
 
 
-def work(context: StageContext) -> Outcome:
+def work(context: StageContext) -> StageOutput:
     """Judge `parameters["canary"]` against `parameters["champion"]` on the rows of `inputs["dataset"]` newer than the canary's own.
 
     Raises:
@@ -140,13 +140,13 @@ def _page(
             plots=plots,
             facts=facts,
             classes=by_name,
-            decision=_verdict(spec, request, record),
+            decision=_decision(spec, request, record),
         )
     )
 
 
-def _verdict(spec: PipelineSpec, request: StageRequest, record: EvaluationRecord) -> CanaryVerdict | None:
-    """Return what `promote` will decide on these numbers, at the same instant; None where the request is older than the page's verdict."""
+def _decision(spec: PipelineSpec, request: StageRequest, record: EvaluationRecord) -> CanaryDecision | None:
+    """Return what `promote` will decide on these numbers, at the same instant; None where the request is older than the page's decision."""
     rules, since = spec.promote.canary, request.parameters.get("canary_since")
     if rules is None or since is None:
         return None

@@ -1,4 +1,4 @@
-"""Checks pipelines' files and, with `--data`, their data, before a night does.
+"""Checks pipelines' files and, with `--data`, their data, before a run does.
 
     nightshift check [--data [--as-of 2026-01-31] [--size 256MiB]] FILE...
 
@@ -116,7 +116,7 @@ class _Bench:
         request = StageRequest(
             pipeline=self.spec.name,
             stage=stage,
-            fingerprint="0" * 64,
+            work_id="0" * 64,
             attempt_id="check",
             store_uri=self.store.root_uri,
             spec_uri="",

@@ -54,7 +54,7 @@ from training.pages.evaluation_view import mlflow_facts
 from training.pages.plots import task_plots
 from training.registry.gates.judging import decide
 from training.runtime.lazy_imports import MLFLOW_DEFERRED, MLFLOW_MODELS_OPTIONAL, lean_imports
-from training.runtime.runner import Outcome, StageContext, main
+from training.runtime.runner import StageContext, StageOutput, main
 from training.spec import PipelineSpec
 from training.spec.registration import registered_words
 from training.store import Manifest, Store
@@ -82,7 +82,7 @@ class Scored:
     canary: Floats | None
 
 
-def work(context: StageContext) -> Outcome:
+def work(context: StageContext) -> StageOutput:
     """Evaluate `inputs["model"]` on the test rows of `inputs["dataset"]`, against `parameters["champion"]` and `["canary"]`.
 
     Raises:
@@ -305,7 +305,7 @@ def _shown_facts(record: EvaluationRecord, model: Manifest, name: str, run_id: s
     }
 
 
-def _store(context: StageContext, record: EvaluationRecord, baselines: Baselines, page: bytes, run_id: str | None) -> Outcome:
+def _store(context: StageContext, record: EvaluationRecord, baselines: Baselines, page: bytes, run_id: str | None) -> StageOutput:
     from training.registry.mlflow.runs import Evaluated, log_evaluation
 
     request, spec = context.request, context.spec

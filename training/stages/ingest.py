@@ -15,7 +15,7 @@ from training.data.snapshot.index import register_snapshot
 from training.data.snapshot.label_delay import META_KEY, SplitRule, split_lines
 from training.data.snapshot.meta import rows_per_table
 from training.database import connect
-from training.runtime.runner import Outcome, StageContext, main
+from training.runtime.runner import StageContext, StageOutput, main
 from training.sources.listing import lookback_of
 from training.sources.table_contract import contracts_of
 from training.spec import PipelineSpec
@@ -25,7 +25,7 @@ from training.store import Manifest, set_run_ref
 logger = logging.getLogger(__name__)
 
 
-def work(context: StageContext) -> Outcome:
+def work(context: StageContext) -> StageOutput:
     """Take the snapshot of `request.parameters["listing"]`, or the existing one that `request.parameters["snapshot"]` names.
 
     Raises:
@@ -59,7 +59,7 @@ def work(context: StageContext) -> Outcome:
         "bytes": sum(entry.size_bytes for entry in manifest.files.values()),
         "version": version,
     }
-    return Outcome(artifact_uri=uri, digest=manifest.digest, scalars=scalars)
+    return StageOutput(artifact_uri=uri, digest=manifest.digest, scalars=scalars)
 
 
 def _plan(spec: PipelineSpec, listing: Listing, as_of: datetime) -> SnapshotPlan:

@@ -27,13 +27,13 @@ from training.data.split.by_time import SPLITS, SplitBounds
 from training.data.split.division import bounds_of, divide_rows
 from training.data.split.kinds import split_meta
 from training.models.label_check import check_learnable
-from training.runtime.runner import Outcome, StageContext, main
+from training.runtime.runner import StageContext, StageOutput, main
 from training.spec import PipelineSpec
 from training.spec.descriptors.families import FAMILIES
 from training.store import Manifest
 
 
-def work(context: StageContext) -> Outcome:
+def work(context: StageContext) -> StageOutput:
     """Make the dataset of `request.inputs["snapshot"]`.
 
     Raises:

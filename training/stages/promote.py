@@ -20,7 +20,7 @@ from training.data.features.transforms_file import serving_inputs
 from training.engine.tracking.mlflow_delivery import tracked_run
 from training.errors import DeniedError, UnavailableError
 from training.evaluation.record import FILE, EvaluationRecord
-from training.registry.gates.judging import CanaryVerdict, decide, judge_canary
+from training.registry.gates.judging import CanaryDecision, decide, judge_canary
 from training.registry.ledger import retraining
 from training.registry.ledger.decisions import approved_findings, record_candidate, settle_canary, settlement
 from training.registry.ledger.gate_outcomes import ReasonJson, verdict
@@ -30,10 +30,10 @@ from training.registry.ledger.semver import Recipe, semantic_version
 from training.registry.ledger.version_weights import MLflowRegistration
 from training.runtime.lazy_imports import MLFLOW_DEFERRED, MLFLOW_OPTIONAL, lean_imports
 from training.runtime.provenance import SAME_MODULES
-from training.runtime.runner import Outcome, StageContext, main
+from training.runtime.runner import StageContext, StageOutput, main
 from training.spec import PipelineSpec, spec_part
+from training.spec.covered_keys import import_part
 from training.spec.descriptors.families import FAMILIES
-from training.spec.fingerprints import import_part
 from training.spec.registration import registered_words
 from training.store import Manifest, Store
 
@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 MAX_REASON_CHARS: Final = 1000
 
 
-def work(context: StageContext) -> Outcome:
+def work(context: StageContext) -> StageOutput:
     """Decide, then update MLflow. The same decision twice is one row, with the same result in the registry.
 
     Raises:
@@ -61,7 +61,7 @@ def work(context: StageContext) -> Outcome:
         kept = _DECIDERS[order["kind"]](context, ledger, order)
     with context.timed("registry", kind="mlflow"):
         standing = _followed(store, ledger, model, kept, is_order=order["kind"] == "follow")
-    if isinstance(kept, CanaryVerdict):
+    if isinstance(kept, CanaryDecision):
         record, scalars = _waiting(context.request.inputs["evaluation"], standing, kept)
         return context.store_artifact("decision", {"decision.json": canonical_json(record)}, record, scalars)
     place = ledger.registrations(model).get(kept.weights_digest)
@@ -77,12 +77,12 @@ def work(context: StageContext) -> Outcome:
     return context.store_artifact("decision", {"decision.json": canonical_json(record)}, record, scalars)
 
 
-def _followed(store: Store, ledger: Ledger, model: str, kept: Entry | CanaryVerdict, *, is_order: bool) -> ModelAliases:
+def _followed(store: Store, ledger: Ledger, model: str, kept: Entry | CanaryDecision, *, is_order: bool) -> ModelAliases:
     """Update MLflow. Where no alias moved and MLflow does not answer, a later update adds the tags; an approval does not wait for them."""
     try:
         return mirror(ledger, store, model)
     except UnavailableError as err:
-        if isinstance(kept, CanaryVerdict) or kept.action != "recorded" or is_order:
+        if isinstance(kept, CanaryDecision) or kept.action != "recorded" or is_order:
             raise
         logger.warning("%s", err)
         return ledger.standing(model)
@@ -175,8 +175,8 @@ def _from_outside(model: Manifest) -> list[ReasonJson]:
     return [] if registered is None else [{"gate": "registered", "passed": True, "words": registered_words(registered)}]
 
 
-def _canary(context: StageContext, ledger: Ledger, order: Mapping[str, str]) -> Entry | CanaryVerdict:
-    """Settle the canary, or return the verdict that it waits on."""
+def _canary(context: StageContext, ledger: Ledger, order: Mapping[str, str]) -> Entry | CanaryDecision:
+    """Settle the canary, or return the decision that it waits on."""
     canary_rules = context.spec.promote.canary
     evaluation = context.input("evaluation")
     record = _record(context.store, evaluation, context.request.inputs["evaluation"])
@@ -189,7 +189,7 @@ def _canary(context: StageContext, ledger: Ledger, order: Mapping[str, str]) -> 
     held = "" if standing.canary is None else standing.canary.weights_digest
     if canary_rules is None or standing.canary is None or held != judged or standing.revision != measured_at:
         raise DeniedError("canary.missing", f"{context.spec.promote.model} has another canary than was judged, or none", hint="look again")
-    verdict = judge_canary(
+    decision = judge_canary(
         record,
         canary_rules,
         rules=context.spec.evaluate,
@@ -197,15 +197,15 @@ def _canary(context: StageContext, ledger: Ledger, order: Mapping[str, str]) -> 
         now=datetime.fromisoformat(order["now"]),
         approved=approved_findings(ledger, standing),
     )
-    for reason in verdict.reasons:
+    for reason in decision.reasons:
         logger.info("%s: %s", reason.gate, reason.words)
-    if verdict.outcome == "waiting":
-        return verdict
+    if decision.outcome == "waiting":
+        return decision
     return settle_canary(
         ledger,
         standing,
-        "accepted" if verdict.outcome == "promote" else "rolled_back",
-        reasons=verdict.reasons_json(),
+        "accepted" if decision.outcome == "promote" else "rolled_back",
+        reasons=decision.reasons_json(),
         evidence=_shared_evidence(context.request, evaluation, record),
         decided_by=context.request.run.owner,
     )
@@ -331,7 +331,7 @@ def _is_of_gates(reason: ReasonJson) -> bool:
     return bool(reason["gate"] != "standing")
 
 
-def _waiting(evaluation_uri: str, standing: ModelAliases, verdict: CanaryVerdict) -> tuple[JsonObject, dict[str, Scalar]]:
+def _waiting(evaluation_uri: str, standing: ModelAliases, decision: CanaryDecision) -> tuple[JsonObject, dict[str, Scalar]]:
     """Return the record of a canary that stays one, and the scalars of the stage's result."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     record = {
@@ -345,8 +345,8 @@ def _waiting(evaluation_uri: str, standing: ModelAliases, verdict: CanaryVerdict
     return record, {
         "decision": "waiting",
         "action": "recorded",
-        "reasons": verdict.summary[:MAX_REASON_CHARS],
-        "headline": f"waiting: {verdict.summary}{about}"[:MAX_REASON_CHARS],
+        "reasons": decision.summary[:MAX_REASON_CHARS],
+        "headline": f"waiting: {decision.summary}{about}"[:MAX_REASON_CHARS],
         "model": standing.model,
         **_versions_of_aliases(standing),
     }

@@ -11,13 +11,13 @@ from training.contracts import canonical_json
 from training.engine.tracking.mlflow_delivery import deliver_all
 from training.registry.ledger.ledger import Ledger
 from training.runtime.lazy_imports import MLFLOW_DEFERRED, MLFLOW_OPTIONAL, lean_imports
-from training.runtime.runner import Outcome, StageContext, main
+from training.runtime.runner import StageContext, StageOutput, main
 
 with lean_imports(deferred=MLFLOW_DEFERRED, absent=MLFLOW_OPTIONAL):
     from training.registry.mlflow.repair import repair_models
 
 
-def work(context: StageContext) -> Outcome:
+def work(context: StageContext) -> StageOutput:
     """Repair all models, and deliver the metrics that wait for MLflow, whether or not anything was ever decided.
 
     `parameters["forget_before"]`, a date: MLflow's runs that ended before it are deleted. Absent: none is.

@@ -31,7 +31,7 @@ from training.process import liveness
 from training.runtime import preemption
 from training.runtime.lazy_imports import lean_imports
 from training.runtime.provenance import environment
-from training.runtime.runner import Outcome, StageContext, main
+from training.runtime.runner import StageContext, StageOutput, main
 from training.spec import PipelineSpec
 from training.spec.descriptors.families import FAMILIES
 from training.spec.layout import Layout
@@ -53,8 +53,8 @@ ARTIFACT = "artifact"
 """Parameter of a run that judges a model from outside: the URI of its files' manifest."""
 
 
-def work(context: StageContext) -> Outcome:
-    """Train `request.inputs["dataset"]`; on ranks other than the first the outcome is of no account."""
+def work(context: StageContext) -> StageOutput:
+    """Train `request.inputs["dataset"]`; on ranks other than the first the output is of no account."""
     # Before hours of training, not when the model is registered.
     check_own_class(context.spec.train.model)
     if ARTIFACT in context.request.parameters:
@@ -72,7 +72,7 @@ def work(context: StageContext) -> Outcome:
     started_at = time.monotonic()
     result = fit_dataset(context, spec, dataset, gang, tracker, layout=layout)
     if not gang.is_first:
-        return Outcome(artifact_uri="", digest="")
+        return StageOutput(artifact_uri="", digest="")
     rows = dataset.meta["rows"]["train"] * len(result.history)
     rows_per_second = round(rows / max(time.monotonic() - started_at, 1e-9))
     transforms = (context.folder / TRANSFORMS).read_bytes()
@@ -97,7 +97,7 @@ def work(context: StageContext) -> Outcome:
     return context.store_artifact("model", files, meta, scalars, ref="model")
 
 
-def _imported(context: StageContext) -> Outcome:
+def _imported(context: StageContext) -> StageOutput:
     """Take in a model from outside instead of training one."""
     # Imported here: a training needs none of it.
     from training.stages.external_model import import_model
@@ -200,7 +200,7 @@ def fit_dataset(
         tracker=tracker,
         stop=context.stop,
         progress=context.progress,
-        note_straggler=functools.partial(context.address.write_straggler, context.request.attempt_id),
+        note_straggler=functools.partial(context.work_folder.write_straggler, context.request.attempt_id),
         layout=layout,
         judge=judge,
     )

@@ -20,7 +20,7 @@ from training.engine.tracking.tracker import Parent, Tracker
 from training.errors import DivergedError, NightshiftError
 from training.format import local_moment
 from training.models.base import FitResult
-from training.runtime.runner import Outcome, StageContext, main
+from training.runtime.runner import StageContext, StageOutput, main
 from training.stages.train import fetch_dataset, fit_dataset, join_gang, layout_of, parameters_of, tags_of, tuned
 from training.store import Manifest, Store
 from training.tuning.objective import objective_value
@@ -31,10 +31,10 @@ from training.tuning.study import PruningCallback, Search, most_epochs
 
 logger = logging.getLogger(__name__)
 
-NOT_FIRST = Outcome(artifact_uri="", digest="")
+NOT_FIRST = StageOutput(artifact_uri="", digest="")
 
 
-def work(context: StageContext) -> Outcome:
+def work(context: StageContext) -> StageOutput:
     """Do trial `parameters["slot"]` of study `parameters["study"]` on `inputs["dataset"]`.
 
     Raises:
@@ -49,7 +49,7 @@ def work(context: StageContext) -> Outcome:
     # One rank gets the settings from the study, all train with them.
     told = json.loads(gang.text_from_first(json.dumps(trial.settings if trial is not None else None)))
     if told is None:
-        return trial.outcome() if trial is not None else NOT_FIRST
+        return trial.output() if trial is not None else NOT_FIRST
     spec = tuned(context.spec, told)
     layout = layout_of(spec, gang, context.folder, dataset)
     tags, parent = tags_of(context.request, dataset, gang), _parent(context.store, context.request, spec.timezone)
@@ -89,7 +89,7 @@ class _Trial:
         self.judge = PruningCallback(self._trial, most_epochs(self._tune, train))
         logger.info("trial %d: %s", self._slot, self.settings)
 
-    def finished(self, result: FitResult, dataset: Manifest) -> Outcome:
+    def finished(self, result: FitResult, dataset: Manifest) -> StageOutput:
         """Record the trial as complete, or as pruned where the judge ended it."""
         is_pruned = self.judge is not None and self.judge.is_pruned
         value = None if is_pruned else objective_value(self._context.spec, self._context.folder, dataset, result, self._tune.objective)
@@ -97,11 +97,11 @@ class _Trial:
             return self._end("failed", None, result, reason=f"{self._tune.objective} is {value}")
         return self._end("pruned" if is_pruned else "complete", value, result)
 
-    def failed(self, error: NightshiftError) -> Outcome:
+    def failed(self, error: NightshiftError) -> StageOutput:
         """Record settings with which no model can be trained: a finding, and no fault of the study."""
         return self._end("failed", None, None, reason=str(error))
 
-    def outcome(self) -> Outcome:
+    def output(self) -> StageOutput:
         """Return the result of a trial that is recorded."""
         if self._record is None:
             raise ValueError("the trial has no record")
@@ -119,7 +119,7 @@ class _Trial:
         settings: Settings | None = context.store.manifests.get(uri, kind="model").meta.get("settings")
         return settings if settings is not None and settings.get("model") == context.spec.train.model else None
 
-    def _end(self, state: Any, value: float | None, result: FitResult | None, *, reason: str = "") -> Outcome:
+    def _end(self, state: Any, value: float | None, result: FitResult | None, *, reason: str = "") -> StageOutput:
         losses = () if self.judge is None else tuple(self.judge.losses)
         record = TrialRecord(
             slot=self._slot,
@@ -138,7 +138,7 @@ class _Trial:
         self._record = self._study.add(record)
         self._search.finish(self._trial, self._record)
         logger.info("trial %d is %s after %d epochs: %s %s", self._slot, state, record.epochs, self._tune.objective, value)
-        return self.outcome()
+        return self.output()
 
 
 def _parent(store: Store, request: StageRequest, timezone: str) -> Parent:

@@ -14,7 +14,7 @@ from training.errors import DataError
 from training.format import figure, local_moment
 from training.pages.study import render_study
 from training.process import liveness
-from training.runtime.runner import Outcome, StageContext, main
+from training.runtime.runner import StageContext, StageOutput, main
 from training.spec.sections.tuning import Tune
 from training.tuning.importance import importance_of
 from training.tuning.records import StudyStore, TrialRecord, best_of, objective_value
@@ -22,7 +22,7 @@ from training.tuning.records import StudyStore, TrialRecord, best_of, objective_
 logger = logging.getLogger(__name__)
 
 
-def work(context: StageContext) -> Outcome:
+def work(context: StageContext) -> StageOutput:
     """Sum up study `parameters["study"]`.
 
     Raises:

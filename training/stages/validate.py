@@ -17,11 +17,11 @@ from training.data.snapshot.label_delay import META_KEY
 from training.data.snapshot.meta import SnapshotMeta, snapshot_meta
 from training.errors import DataError
 from training.pages.validation import render_report
-from training.runtime.runner import Outcome, StageContext, main
+from training.runtime.runner import StageContext, StageOutput, main
 from training.sources.listing import profile_ref_name, snapshot_ref_name
 from training.sources.table_contract import contracts_of
 from training.store import Manifest, Store, point_at
-from training.store.addresses import StoreUri
+from training.store.work_folder import StoreUri
 from training.validation.all_checks import DEFAULT_MEMORY, CheckRules, validate_snapshot
 from training.validation.checks.damaged_files import naming_damage
 from training.validation.columns.profiles import tables_of, to_json
@@ -32,7 +32,7 @@ from training.validation.snapshot_view import open_snapshot
 logger = logging.getLogger(__name__)
 
 
-def work(context: StageContext) -> Outcome:
+def work(context: StageContext) -> StageOutput:
     """Validate `inputs["snapshot"]` against the spec, and against `parameters["previous_snapshot"]` where there is one.
 
     The report is always published. A snapshot that passes becomes the validated snapshot of its run.
@@ -69,12 +69,12 @@ def work(context: StageContext) -> Outcome:
     artifact_uri, artifact = store.manifests.put_files(
         "validation", {"report.html": page, "results.json": canonical_json(findings.to_json())}, meta
     )
-    profiles = to_json(findings.profiles, snapshot=manifest.digest, as_of=request.as_of, nights=findings.nights)
+    profiles = to_json(findings.profiles, snapshot=manifest.digest, as_of=request.as_of, runs=findings.runs)
     point_at(store.ref(profile_ref_name(request.pipeline, manifest.digest)), store.put_json(profiles))
     point_at(store.ref(snapshot_ref_name(request.pipeline, datetime.fromisoformat(request.as_of))), uri)
     counts = findings.counts
     logger.info("%d checks passed, %d warned", counts["passed"], counts["warned"])
-    return Outcome(
+    return StageOutput(
         artifact_uri=artifact_uri,
         digest=artifact.digest,
         scalars={
@@ -134,7 +134,7 @@ def _previous(store: Store, uri: str | None, *, table: str) -> tuple[SnapshotMet
 def _earlier(store: Store, listed: Sequence[Mapping[str, Any]], *, table: str) -> tuple[list[Earlier], list[CheckResult]]:
     """Return the listed profiles (of snapshots with `names`, at the URI `profile`), and a warning for each that cannot be read.
 
-    A profile that is lost must not stop every later night: nothing can bring it back.
+    A profile that is lost must not stop every later run: nothing can bring it back.
     """
     found, lost = [], []
     for given in listed:
@@ -145,11 +145,11 @@ def _earlier(store: Store, listed: Sequence[Mapping[str, Any]], *, table: str) -
         except DataError as err:
             lost.append(_not_compared(table, check, f"[{err.code}] {err.message}"))
             continue
-        tables, nights = tables_of(stored), cast("list[JsonObject]", stored.get("nights") or [])
+        tables, runs = tables_of(stored), cast("list[JsonObject]", stored.get("runs") or [])
         if tables is None:
             lost.append(_not_compared(table, check, f"its profile has format {stored['format']}, which this version does not read"))
         else:
-            found.append(Earlier(names=names, as_of=str(stored["as_of"]), tables=tables, nights=nights))
+            found.append(Earlier(names=names, as_of=str(stored["as_of"]), tables=tables, runs=runs))
     return found, lost
 
 

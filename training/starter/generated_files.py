@@ -174,7 +174,7 @@ def _train(table: FoundTable) -> list[str]:
 
 
 def suite_text(table: FoundTable, draft: Draft, naming: Naming) -> str:
-    """Return the suite: what the values are today, with room; only what the label is fails a night."""
+    """Return the suite: what the values are today, with room; only what the label is fails a run."""
     found = []
     for column in table.columns.values():
         is_label = column.name == draft.label.column

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 
 from training.contracts import JsonValue, StageRequest, canonical_json
 from training.installation import STORE, home_folder
-from training.store.addresses import StageAddress, StoreUri, read_request
 from training.store.bucket import Bucket
+from training.store.chains import Chain
 from training.store.manifests import Manifest, Manifests
 from training.store.objects import Objects
-from training.store.refs import Ref
+from training.store.work_folder import StoreUri, WorkFolder, read_request
 
-__all__ = ["Bucket", "Manifest", "Ref", "StageAddress", "Store"]
+__all__ = ["Bucket", "Chain", "Manifest", "Store", "WorkFolder"]
 
 
 class Store:
@@ -25,22 +25,22 @@ class Store:
         self.objects = Objects(self.bucket)
         self.manifests = Manifests(self.bucket, self.objects)
 
-    def ref(self, name: str) -> Ref:
+    def ref(self, name: str) -> Chain:
         """Return the ref `refs/<name>`; name its parts by `/`."""
-        return Ref(self.bucket, f"refs/{name}")
+        return Chain(self.bucket, f"refs/{name}")
 
-    def run_ref(self, pipeline: str, run_id: str, name: str) -> Ref:
+    def run_ref(self, pipeline: str, run_id: str, name: str) -> Chain:
         """Return a ref below `runs/<pipeline>/<run>/`, where people look up what a run used and made."""
-        return Ref(self.bucket, f"runs/{pipeline}/{run_id}/{name}")
+        return Chain(self.bucket, f"runs/{pipeline}/{run_id}/{name}")
 
-    def address(self, pipeline: str, stage: str, fingerprint: str) -> StageAddress:
-        return StageAddress(self.bucket, pipeline, stage, fingerprint)
+    def work_folder(self, pipeline: str, stage: str, work_id: str) -> WorkFolder:
+        return WorkFolder(self.bucket, pipeline, stage, work_id)
 
     def read_request(self, uri: str) -> StageRequest:
         """Return the request at `uri`.
 
         Raises:
-            StoreError: missing, damaged, newer, or not the request of the address that `uri` names.
+            StoreError: missing, damaged, newer, or not the request of the work folder that `uri` names.
         """
         return read_request(self.bucket, uri)
 
@@ -76,7 +76,7 @@ def set_run_ref(store: Store, request: StageRequest, name: str, uri: str) -> Non
     point_at(store.run_ref(request.pipeline, request.run.run_id, name), uri)
 
 
-def point_at(ref: Ref, uri: str) -> None:
+def point_at(ref: Chain, uri: str) -> None:
     """Set a ref to `uri`; a no-op if it has that value already."""
     while True:
         head = ref.read()

@@ -1,4 +1,4 @@
-"""What a collection did, or would do: bytes by kind and verdict, and the table of them."""
+"""What a collection did, or would do: bytes by kind and state, and the table of them."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ class CollectionReport:
 
     by_kind: dict[str, Tally] = field(default_factory=dict)
 
-    def add(self, kind: str, verdict: str, size_bytes: int) -> None:
+    def add(self, kind: str, state: str, size_bytes: int) -> None:
         tally = self.by_kind.setdefault(kind, Tally())
-        setattr(tally, verdict, getattr(tally, verdict) + size_bytes)
+        setattr(tally, state, getattr(tally, state) + size_bytes)
 
-    def total(self, verdict: str) -> int:
-        return sum(int(getattr(tally, verdict)) for tally in self.by_kind.values())
+    def total(self, state: str) -> int:
+        return sum(int(getattr(tally, state)) for tally in self.by_kind.values())
 
     def lines(self, *, dry_run: bool) -> list[str]:
         """Return the table for people, in MB."""
         columns = ("kind", "kept", "to be deleted later", "would be deleted now" if dry_run else "deleted")
-        every = Tally(*(self.total(verdict) for verdict in ("kept", "condemned", "deleted")))
+        every = Tally(*(self.total(state) for state in ("kept", "condemned", "deleted")))
         rows: list[tuple[str, ...]] = [columns]
         for kind, tally in [*sorted(self.by_kind.items(), key=lambda item: -item[1].kept), ("all", every)]:
             rows.append((kind, *(f"{size_bytes / 1e6:,.2f} MB" for size_bytes in (tally.kept, tally.condemned, tally.deleted))))

@@ -62,7 +62,7 @@ class Condemned:
         self._sleep = sleep
 
     def claim(self, key: str) -> bool:
-        """Make sure that what is stored at `key` (a key, or an address's folder) is not deleted for a grace period.
+        """Make sure that what is stored at `key` (a key, or a work folder) is not deleted for a grace period.
 
         Call it before looking whether anything is there. Waits while a deletion is under way; takes over from a collector that died.
 

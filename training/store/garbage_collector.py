@@ -1,8 +1,8 @@
 """Deletes what is no longer needed: mark and sweep, one collector at a time, safe to kill at any step.
 
-Expired runs, refs and studies go at once, attempts likewise: no process takes them up by name. Addresses, manifests and objects are first
-condemned (`training.store.condemned`) and deleted by a later collection. What leads somewhere goes before what it leads to: an address
-before its artifacts, a manifest before its objects.
+Expired runs, refs and studies go at once, attempts likewise: no process takes them up by name. Work folders, manifests and objects are
+first condemned (`training.store.condemned`) and deleted by a later collection. What leads somewhere goes before what it leads to: a work
+folder before its artifacts, a manifest before its objects.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Any, Final, Protocol
 from training.errors import LeaseHeldError, LeaseLostError, StoreError, UnavailableError
 from training.store import Store
 from training.store.bucket import Listed
+from training.store.chains import Chain
 from training.store.collection_report import CollectionReport
 from training.store.condemned import TAKEOVER_SECONDS, Condemned, CondemnedMark
 from training.store.reachability import KeepRules, Marked, Marking, Unit, units
-from training.store.refs import Ref
 from training.store.scan_progress import INTERVAL_SECONDS, ProgressCounter, Say
 
 logger = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ class Collector:
         self._condemned = Condemned(store.bucket)
         self._marks: dict[str, CondemnedMark] = {}
         """Of what was not looked at yet."""
-        self._lease = Ref(store.bucket, LEASE)
+        self._lease = Chain(store.bucket, LEASE)
         self._clock = clock
         self._head = 0
         self._beat_at = 0.0
@@ -152,10 +152,10 @@ class Collector:
         for unit in [*found.expired, *found.expired_attempts]:
             self._drop(unit, _kind_of_unit(unit))
         spared = sum(unit.size_bytes for unit in found.expired_attempts)
-        for unit in found.kept_addresses:
+        for unit in found.kept_work_folders:
             self._keep(unit.key, "stages", unit.size_bytes)
         self._report.add("stages", "kept", -spared)
-        self._condemn([(unit, "stages") for unit in found.expired_addresses])
+        self._condemn([(unit, "stages") for unit in found.expired_work_folders])
         for prefix in ("manifests/", "objects/"):
             entries = [entry for entry in contents if entry.key.startswith(prefix)]
             for entry in entries:
@@ -170,7 +170,7 @@ class Collector:
 
     def _check_ledger(self) -> None:
         """Refuse to collect by a ledger that does not know the champions of this store: all of them would be deleted."""
-        ref, identity = Ref(self._bucket, LEDGER), self._roots.identity()
+        ref, identity = Chain(self._bucket, LEDGER), self._roots.identity()
         owner = ref.read()
         if owner is None and identity is not None:
             if self._is_dry or ref.move(identity, expected=0):
@@ -242,7 +242,7 @@ class Collector:
         """Condemn units that nothing reaches, and delete those whose grace period is over.
 
         Args:
-            items: [(address, manifest or object; kind)].
+            items: [(work folder, manifest or object; kind)].
         """
         due = {unit.key for unit, _ in items if (mark := self._marks.get(unit.key)) is not None and self._is_due(mark)}
         manifests = [self._bucket.uri(key) for key in due if key.startswith("manifests/")]

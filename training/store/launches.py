@@ -12,10 +12,10 @@ from dataclasses import asdict, dataclass
 from typing import Final, Literal
 
 from training.contracts import JsonValue
-from training.store.addresses import StageAddress
+from training.store.chains import ChainRecord
 from training.store.leases import holder_of
 from training.store.records import readable
-from training.store.refs import Revision
+from training.store.work_folder import WorkFolder
 
 Cause = Literal["first", "again", "infrastructure", "memory", "placement"]
 
@@ -23,7 +23,7 @@ PREEMPTED: Final = "pod.preempted"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LaunchEntry:
+class LaunchRecord:
     """One launch as it was claimed."""
 
     attempt_id: str
@@ -58,40 +58,40 @@ class LaunchEntry:
 
 
 class Launches:
-    """The launches of one address."""
+    """The launches of one work folder."""
 
-    def __init__(self, address: StageAddress) -> None:
-        self._address = address
-        self._ref = address.launches()
+    def __init__(self, work_folder: WorkFolder) -> None:
+        self._work_folder = work_folder
+        self._ref = work_folder.launches()
 
-    def all(self) -> list[LaunchEntry]:
+    def all(self) -> list[LaunchRecord]:
         """Return all launches, oldest first."""
-        return [self._entry(revision) for revision in self._ref.history()]
+        return [self._launch(record) for record in self._ref.history()]
 
-    def _entry(self, revision: Revision) -> LaunchEntry:
-        uri = f"{self._address.uri}/launches, revision {revision.number}"
-        with readable(uri, hint=f"delete the folder {self._address.uri}/launches"):
-            avoided_nodes = tuple(map(str, revision.value.get("avoided_nodes", ())))
-            return LaunchEntry(**{**revision.value, "avoided_nodes": avoided_nodes, "number": revision.number})
+    def _launch(self, record: ChainRecord) -> LaunchRecord:
+        uri = f"{self._work_folder.uri}/launches, record {record.number}"
+        with readable(uri, hint=f"delete the folder {self._work_folder.uri}/launches"):
+            avoided_nodes = tuple(map(str, record.value.get("avoided_nodes", ())))
+            return LaunchRecord(**{**record.value, "avoided_nodes": avoided_nodes, "number": record.number})
 
-    def claim(self, entry: LaunchEntry, *, after: int) -> bool:
-        """Make `entry` the launch `after + 1`; say whether it was us (False: another operator was faster)."""
-        values = {name: value for name, value in asdict(entry).items() if name != "number"}
+    def claim(self, launch: LaunchRecord, *, after: int) -> bool:
+        """Make `launch` the launch `after + 1`; say whether it was us (False: another operator was faster)."""
+        values = {name: value for name, value in asdict(launch).items() if name != "number"}
         return self._ref.move(values, expected=after)
 
-    def note_end(self, entry: LaunchEntry, record: Mapping[str, object]) -> None:
-        """Note how a launch ended; the first note stands."""
-        self._address.write_ended(entry.attempt_id, record)
+    def record_end(self, launch: LaunchRecord, record: Mapping[str, object]) -> None:
+        """Write how a launch ended; the first record stands."""
+        self._work_folder.write_ended(launch.attempt_id, record)
 
-    def end_of(self, entry: LaunchEntry) -> dict[str, JsonValue] | None:
-        """Return the note of a launch's end, or None while its end has not been seen."""
-        return self._address.ended(entry.attempt_id)
+    def end_of(self, launch: LaunchRecord) -> dict[str, JsonValue] | None:
+        """Return the record of a launch's end, or None while its end has not been seen."""
+        return self._work_folder.ended(launch.attempt_id)
 
-    def has_begun(self, entry: LaunchEntry) -> bool:
+    def has_begun(self, launch: LaunchRecord) -> bool:
         """Return whether the launch's process has ever held the work's lease."""
-        return any(revision.value.get("attempt_id") == entry.attempt_id for revision in self._address.journal().history())
+        return any(record.value.get("attempt_id") == launch.attempt_id for record in self._work_folder.chain().history())
 
     def holder_epoch(self) -> int:
         """Return the epoch of the work's holder, 0 where there is none. Take it over only if it is known to have ended."""
-        holder = holder_of(self._address.journal())
+        holder = holder_of(self._work_folder.chain())
         return 0 if holder is None or holder.released else holder.epoch

@@ -1,6 +1,6 @@
-"""One writer per address: leases with epochs, and the fence that refuses a writer whose time is over.
+"""One writer per work: leases with epochs, and the fence that refuses a writer whose time is over.
 
-Lease changes and commits go through one journal, the address's ref: an entry is made by conditional create at the
+Lease changes and commits go through one chain, the work's chain: an entry is made by conditional create at the
 number after the last one its writer has seen. A take-over is an entry too, so the commit of a writer that was taken
 over lands on a number that exists and is refused, however late it comes. (The shared-log construction of, for
 instance, Balakrishnan et al., "CORFU", NSDI 2012, with the object store as the log.)
@@ -17,8 +17,8 @@ from typing import Any, Final, NoReturn
 
 from training.errors import LeaseHeldError, LeaseLostError, StoreError, UnavailableError
 from training.process.running_time import AwakeClock
-from training.store.addresses import StageAddress
-from training.store.refs import Ref, Revision
+from training.store.chains import Chain, ChainRecord
+from training.store.work_folder import WorkFolder
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ LEASE_TTL_SECONDS: Final = 15.0
 
 @dataclass(frozen=True, slots=True)
 class LeaseHolder:
-    """The present or last holder of an address."""
+    """The present or last holder of a work's lease."""
 
     epoch: int
     owner: str
@@ -37,11 +37,11 @@ class LeaseHolder:
 
 
 class Lease:
-    """The right to write at one address, held by one attempt in one epoch."""
+    """The right to write in one work folder, held by one attempt in one epoch."""
 
-    def __init__(self, address: StageAddress, *, epoch: int, owner: str, attempt_id: str, head: int, is_restart: bool = False) -> None:
-        self._address = address
-        self._journal = address.journal()
+    def __init__(self, work_folder: WorkFolder, *, epoch: int, owner: str, attempt_id: str, head: int, is_restart: bool = False) -> None:
+        self._work_folder = work_folder
+        self._chain = work_folder.chain()
         self._head = head
         # The heartbeat checks while a checkpoint thread commits: a commit seen between its two halves looks foreign.
         self._lock = threading.Lock()
@@ -52,7 +52,7 @@ class Lease:
         """An earlier start of the same attempt has held the lease: a queue took the nodes of its Job, and gave them back."""
 
     @classmethod
-    def acquire(cls, address: StageAddress, *, owner: str, attempt_id: str, takeover_epoch: int = 0) -> Lease:
+    def acquire(cls, work_folder: WorkFolder, *, owner: str, attempt_id: str, takeover_epoch: int = 0) -> Lease:
         """Take the lease: free, released, our own task's older attempt, or one whose epoch was seen dead.
 
         Args:
@@ -62,22 +62,23 @@ class Lease:
         Raises:
             LeaseHeldError: `lease.held`, another owner's attempt is alive as far as anyone knows.
         """
-        address.claim()
-        journal = address.journal()
+        work_folder.claim()
+        chain = work_folder.chain()
         while True:
-            entries = journal.history()
+            entries = chain.history()
             holder = _holder_of(entries)
             if holder and not holder.released and holder.owner != owner and holder.epoch != takeover_epoch:
                 raise LeaseHeldError(
-                    "lease.held", f"{address.uri} is being worked on by {holder.owner} (attempt {holder.attempt_id}, epoch {holder.epoch})"
+                    "lease.held",
+                    f"{work_folder.uri} is being worked on by {holder.owner} (attempt {holder.attempt_id}, epoch {holder.epoch})",
                 )
             epoch = (holder.epoch if holder else 0) + 1
             head = entries[-1].number if entries else 0
             # Two processes of one attempt, a pod and its replacement, would write the same bytes, and both find that they won.
             entry = {"kind": "lease", "epoch": epoch, "owner": owner, "attempt_id": attempt_id, "nonce": secrets.token_hex(8)}
-            if journal.move(entry, expected=head):
+            if chain.move(entry, expected=head):
                 is_restart = any(each.value["kind"] == "lease" and each.value["attempt_id"] == attempt_id for each in entries)
-                return cls(address, epoch=epoch, owner=owner, attempt_id=attempt_id, head=head + 1, is_restart=is_restart)
+                return cls(work_folder, epoch=epoch, owner=owner, attempt_id=attempt_id, head=head + 1, is_restart=is_restart)
 
     def commit(self, kind: str, payload: Mapping[str, object]) -> None:
         """Append one entry (`checkpoint`, `commit`) in this lease's name.
@@ -87,12 +88,12 @@ class Lease:
         """
         entry = {"kind": kind, "epoch": self.epoch, "attempt_id": self.attempt_id, "payload": dict(payload)}
         with self._lock:
-            while not self._journal.move(entry, expected=self._head):
+            while not self._chain.move(entry, expected=self._head):
                 head = self._head
                 if entry in self._adopt_own():
                     return
                 if self._head == head:
-                    message = f"{self._address.uri}/journal refuses entry {head + 1} as existing, and does not list it"
+                    message = f"{self._work_folder.uri}/journal refuses entry {head + 1} as existing, and does not list it"
                     raise UnavailableError("storage.conflict", message)
             self._head += 1
 
@@ -110,10 +111,10 @@ class Lease:
             LeaseLostError: `lease.lost`, there is another writer's entry.
         """
         try:
-            entries = self._journal.history(after=self._head)
+            entries = self._chain.history(after=self._head)
         except StoreError as err:
             # Written by another process: what it says cannot be read, perhaps because a later version wrote it.
-            message = f"{self._address.uri}/journal has an entry after {self._head} that cannot be read, so this attempt stops: {err}"
+            message = f"{self._work_folder.uri}/journal has an entry after {self._head} that cannot be read, so this attempt stops: {err}"
             raise LeaseLostError("lease.lost", message) from err
         for entry in entries:
             if entry.value["epoch"] != self.epoch or entry.value["kind"] == "lease":
@@ -121,10 +122,10 @@ class Lease:
             self._head = entry.number
         return [entry.value for entry in entries]
 
-    def _raise_lost(self, entries: list[Revision]) -> NoReturn:
+    def _raise_lost(self, entries: list[ChainRecord]) -> NoReturn:
         holder = _holder_of(entries)
         who = f"{holder.owner} (attempt {holder.attempt_id}, epoch {holder.epoch})" if holder else "another writer"
-        message = f"{self._address.uri} was taken over from epoch {self.epoch} by {who}; this attempt's commits are refused"
+        message = f"{self._work_folder.uri} was taken over from epoch {self.epoch} by {who}; this attempt's commits are refused"
         raise LeaseLostError("lease.lost", message, details={"new_attempt_id": holder.attempt_id if holder else ""})
 
     def release(self) -> None:
@@ -132,7 +133,7 @@ class Lease:
         try:
             self.commit("release", {})
         except LeaseLostError:
-            logger.info("lease of %s was already taken over", self._address.uri)
+            logger.info("lease of %s was already taken over", self._work_folder.uri)
 
 
 class HolderWatch:
@@ -144,14 +145,14 @@ class HolderWatch:
 
     def __init__(
         self,
-        address: StageAddress,
+        work_folder: WorkFolder,
         *,
         owner: str,
         ttl_seconds: float = LEASE_TTL_SECONDS,
         clock: Callable[[], float] | None = None,
     ) -> None:
-        self._address = address
-        self._journal = address.journal()
+        self._work_folder = work_folder
+        self._chain = work_folder.chain()
         self._owner = owner
         self._ttl_seconds = ttl_seconds
         self._clock = clock or AwakeClock()
@@ -162,18 +163,18 @@ class HolderWatch:
 
     @property
     def known(self) -> int:
-        """Number of the newest journal entry that the last poll saw, 0 for none."""
+        """Number of the newest chain entry that the last poll saw, 0 for none."""
         return self._known
 
     def poll(self) -> tuple[LeaseHolder | None, int]:
         """Return (the live foreign holder or None, the epoch that may be taken over or 0)."""
         # Revisions never change: what was read once is known, and a poll lists what is new.
-        for entry in self._journal.history(after=self._known):
+        for entry in self._chain.history(after=self._known):
             self._holder, self._known = _holder_after(self._holder, entry), entry.number
         holder = self._holder
         if holder is None or holder.released or holder.owner == self._owner:
             return None, 0
-        beat = (holder.epoch, self._address.heartbeat(holder.attempt_id))
+        beat = (holder.epoch, self._work_folder.heartbeat(holder.attempt_id))
         now = self._clock()
         if beat != self._seen:
             self._seen, self._seen_at = beat, now
@@ -182,19 +183,19 @@ class HolderWatch:
         return holder, 0
 
 
-def holder_of(journal: Ref) -> LeaseHolder | None:
-    """Return the last holder that a journal names, or None."""
-    return _holder_of(journal.history())
+def holder_of(chain: Chain) -> LeaseHolder | None:
+    """Return the last holder that a chain names, or None."""
+    return _holder_of(chain.history())
 
 
-def _holder_of(entries: list[Revision]) -> LeaseHolder | None:
+def _holder_of(entries: list[ChainRecord]) -> LeaseHolder | None:
     holder: LeaseHolder | None = None
     for entry in entries:
         holder = _holder_after(holder, entry)
     return holder
 
 
-def _holder_after(holder: LeaseHolder | None, entry: Revision) -> LeaseHolder | None:
+def _holder_after(holder: LeaseHolder | None, entry: ChainRecord) -> LeaseHolder | None:
     value = entry.value
     if value["kind"] == "lease":
         return LeaseHolder(value["epoch"], value["owner"], value["attempt_id"], released=False)

@@ -11,10 +11,10 @@ from typing import Any, Final, Self
 
 from training.contracts import canonical_json, sha256_hex
 from training.errors import DataError, StoreError, shown
-from training.store.addresses import StoreUri
 from training.store.bucket import REMAKE_HINT, Bucket
 from training.store.condemned import Condemned
 from training.store.objects import Objects
+from training.store.work_folder import StoreUri
 
 FORMAT_VERSION: Final = 1
 DIGEST: Final = re.compile("[0-9a-f]{64}")

@@ -74,7 +74,7 @@ class Objects:
     def _mend(self, digest: str, content: bytes | memoryview | Path, size_bytes: int) -> None:
         """Replace an object that holds other bytes than `content`: its size differs, or a reader found it altered.
 
-        To read each object that is there already would be too much: the same files come every night.
+        To read each object that is there already would be too much: the same files come with every run.
         """
         key, mark = self.key(digest), _mark(digest)
         if self._bucket.size_bytes(key) == size_bytes:

@@ -1,7 +1,7 @@
 """What of a store has to stay: from roots, over records and manifests, to objects. Reads only.
 
 Roots are the URIs that the caller names (the ledger's), the refs of young runs, the refs of the store, marks of users (`refs/kept/…`), and
-every work address that is there: a result can be reused for as long as its address exists, so addresses are deleted first.
+every work folder that is there: a result can be reused for as long as its work folder exists, so these folders are deleted first.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any, Final
 from training.contracts import JsonObject, json_object
 from training.errors import DataError, NightshiftError, StoreError
 from training.store import Store, metric_journal, records
-from training.store.addresses import StoreUri
 from training.store.bucket import Listed
 from training.store.checkpoint_entries import standing
+from training.store.work_folder import StoreUri
 
 HINT: Final = "restore it from a backup, or delete it if it is not needed; until then nothing is deleted"
 NO_RECORD: Final = ("heartbeat.json", "tracking.json")
-"""JSON files of an address that reference nothing."""
+"""JSON files of a work folder that reference nothing."""
 UNDELIVERED: Final = "tracking"
 """Prefix of notes of metrics that MLflow does not have yet: `<key of the training>/<attempt>-<journal>.json`."""
 TOPS: Final = ("runs", metric_journal.PREFIX, "studies", "refs")
@@ -43,7 +43,7 @@ class KeepRules:
 
 @dataclass(slots=True)
 class Unit:
-    """Files that stay or go together: a run, an address, a ref, a study."""
+    """Files that stay or go together: a run, a work folder, a ref, a study."""
 
     key: str
     entries: list[Listed] = field(default_factory=list)
@@ -73,8 +73,8 @@ class Marked:
     """Keys of objects and manifests that have to stay."""
     kind_of: dict[str, str] = field(default_factory=dict)
     """Key of an object to the kind of a manifest that lists it."""
-    expired_addresses: list[Unit] = field(default_factory=list)
-    kept_addresses: list[Unit] = field(default_factory=list)
+    expired_work_folders: list[Unit] = field(default_factory=list)
+    kept_work_folders: list[Unit] = field(default_factory=list)
     expired: list[Unit] = field(default_factory=list)
     """Runs, refs and studies."""
     expired_attempts: list[Unit] = field(default_factory=list)
@@ -103,17 +103,17 @@ class Marking:
         self._oldest_attempt = now - rules.attempts
         self._found = Marked(reached=set(content_keys(list(roots))))
         self._in_use: set[str] = set()
-        """Runs, studies, journals and addresses that unfinished work uses, or that MLflow lacks metrics of."""
+        """Runs, studies, journals and work folders that unfinished work uses, or that MLflow lacks metrics of."""
         self._newest_snapshots: set[str] = set()
 
     def look(self) -> Marked:
         """Look at everything; what cannot be read is in `problems`."""
-        # Addresses first: an attempt that is alive keeps its run and its study.
+        # Work folders first: an attempt that is alive keeps its run and its study.
         for parts in (entry.key.split("/") for entry in self._list(UNDELIVERED)):
             journal = parts[-1].removesuffix(".json").partition("-")[2]
             self._in_use |= {"/".join(parts[1:5]), f"{metric_journal.PREFIX}/{parts[2]}/{journal}"}
         for unit in units(self._list("stages"), 4):
-            self._address(unit)
+            self._work_folder(unit)
         found = grouped(entry for prefix in TOPS for entry in self._list(prefix))
         snapshots = sorted(unit.key for unit in found if unit.kind == "refs/snapshots")
         self._newest_snapshots = set({key.rsplit("/", 1)[0]: key for key in snapshots}.values())
@@ -131,11 +131,11 @@ class Marking:
     def _list(self, prefix: str) -> list[Listed]:
         return self._bucket.list(prefix, seen=self._seen)
 
-    def _address(self, unit: Unit) -> None:
+    def _work_folder(self, unit: Unit) -> None:
         attempts = units([entry for entry in unit.entries if entry.key.startswith(f"{unit.key}/attempts/")], 6)
         result = self._record(f"{unit.key}/_RESULT.json") if unit.has("_RESULT.json") else None
         is_expired = unit.newest < self._oldest and unit.key not in self._in_use
-        (self._found.expired_addresses if is_expired else self._found.kept_addresses).append(unit)
+        (self._found.expired_work_folders if is_expired else self._found.kept_work_folders).append(unit)
         gone: set[str] = set()
         if isinstance(result, dict) and not is_expired:
             old = [found for found in attempts if found.newest < self._oldest_attempt]

@@ -22,14 +22,14 @@ HINT: Final = "restore it from a backup, or delete it: the revision before it is
 
 
 @dataclass(frozen=True, slots=True)
-class Revision:
+class ChainRecord:
     """A value of a ref, and its number from 1."""
 
     number: int
     value: Any
 
 
-class Ref:
+class Chain:
     """A named, moving value. Nothing there is revision 0."""
 
     def __init__(self, bucket: Bucket, prefix: str, *, check: Callable[[Any], object] | None = None, hint: str = HINT) -> None:
@@ -52,12 +52,12 @@ class Ref:
         """
         return max(self._numbers(), default=0)
 
-    def read(self) -> Revision | None:
+    def read(self) -> ChainRecord | None:
         """Return the newest revision, or None."""
         number = self.head_number()
         return None if number == 0 else self.at(number)
 
-    def at(self, number: int) -> Revision:
+    def at(self, number: int) -> ChainRecord:
         """Return one revision.
 
         Raises:
@@ -69,9 +69,9 @@ class Ref:
         if self._check is not None:
             with records.readable(uri, hint=self._hint):
                 self._check(value)
-        return Revision(number, value)
+        return ChainRecord(number, value)
 
-    def history(self, *, after: int = 0) -> list[Revision]:
+    def history(self, *, after: int = 0) -> list[ChainRecord]:
         """Return all revisions, or those after the revision `after`, oldest first."""
         return [self.at(number) for number in self._numbers(after)]
 

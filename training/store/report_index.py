@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from training.store import Store
-from training.store.refs import Ref
+from training.store.chains import Chain
 
 
 def add_report(store: Store, pipeline: str, digest: str) -> None:
@@ -18,5 +18,5 @@ def has_report(store: Store, pipeline: str, digest: str) -> bool:
     return _ref(store, pipeline, digest).head_number() > 0
 
 
-def _ref(store: Store, pipeline: str, digest: str) -> Ref:
+def _ref(store: Store, pipeline: str, digest: str) -> Chain:
     return store.ref(f"reports/{pipeline}/{digest}")

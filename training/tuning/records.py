@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Final, Literal, NotRequired, Self, TypedDict
 
-from training.contracts import JsonObject, fingerprint
+from training.contracts import JsonObject, work_id
 from training.spec.descriptors.metrics import is_lower_better
 from training.spec.rules.tuning import VALIDATION_LOSS
 from training.spec.sections.train import Placement
@@ -117,7 +117,7 @@ class StudyStore:
     def take(self, owner: str, workers: Collection[str], tune: Tune, *, now: datetime | None = None) -> int | None:
         """Return a slot for `owner` to work on: the one that it has begun, a fresh one, or one of no worker of its run; None: all is done.
 
-        A slot that another run holds may be in work right now: the process that starts it waits at its address as for any other work.
+        A slot that another run holds may be in work right now: the process that starts it waits for its result as for any other work.
 
         Args:
             owner: equal for every try of one worker of one run.
@@ -155,9 +155,9 @@ class StudyStore:
         return f"{self._prefix}/trials/{slot:0{SLOT_DIGITS}d}.json"
 
 
-def slot_fingerprint(study: str, slot: int) -> str:
-    """Return the fingerprint of one trial's work."""
-    return fingerprint(TRIAL, spec_part={}, code_version="", inputs={"study": study, "slot": slot})
+def trial_work_id(study: str, slot: int) -> str:
+    """Return the id of one trial's work."""
+    return work_id(TRIAL, spec_part={}, code_version="", inputs={"study": study, "slot": slot})
 
 
 def num_workers(tune: Tune, placement: Placement) -> int:

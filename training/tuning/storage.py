@@ -33,7 +33,7 @@ def open_storage(study: str, *, shared: bool, environ: Mapping[str, str] = os.en
     """Return the storage of a study.
 
     Args:
-        study: its name, which is its fingerprint.
+        study: its name, which is its work id.
         shared: its trials run on machines that share no disk.
 
     Raises:

@@ -20,7 +20,7 @@ from training.validation.columns.profiles import counts_of
 from training.validation.columns.statistics import ColumnProfile, profile
 from training.validation.drift.between_snapshots import SnapshotComparison, values_named
 from training.validation.drift.limits import Earlier, compare
-from training.validation.earlier_runs import night_of, with_night
+from training.validation.earlier_runs import numbers_of_run, with_run
 from training.validation.results import CheckResult, Findings
 from training.validation.snapshot_view import TableView
 from training.validation.suites.judging import Suite, SuiteJudge, load_suite
@@ -82,8 +82,8 @@ def validate_snapshot(
     for number, view in enumerate(views):
         findings.checks += _table_checks(view, suites.get(view.name), findings, rules, previous, earlier, is_main=number == 0)
         on_table(number + 1, len(views))
-    before = next((found.nights for found in earlier if "previous" in found.names), ())
-    findings.nights = with_night(before, night_of(rules.as_of.isoformat(), views, findings.statistics))
+    before = next((found.runs for found in earlier if "previous" in found.names), ())
+    findings.runs = with_run(before, numbers_of_run(rules.as_of.isoformat(), views, findings.statistics))
     return findings
 
 

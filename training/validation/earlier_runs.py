@@ -1,4 +1,4 @@
-"""What the reports of later nights show of a validated night: rows, age of the newest row, missing values."""
+"""What the reports of later runs show of a validated run: rows, age of the newest row, missing values."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from training.contracts import JsonObject, JsonValue
 from training.validation.results import ColumnStatistics
 from training.validation.snapshot_view import TableView
 
-MAX_NIGHTS: Final = 30
+MAX_RUNS: Final = 30
 
 
-def night_of(as_of: str, views: Sequence[TableView], statistics: Mapping[str, Mapping[str, ColumnStatistics]]) -> JsonObject:
-    """Return a night as JSON: of each table its rows, the age of the newest row in hours (null without event times), missing values.
+def numbers_of_run(as_of: str, views: Sequence[TableView], statistics: Mapping[str, Mapping[str, ColumnStatistics]]) -> JsonObject:
+    """Return a run as JSON: of each table its rows, the age of the newest row in hours (null without event times), missing values.
 
     Args:
         as_of: ISO 8601, of the run.
@@ -32,9 +32,9 @@ def night_of(as_of: str, views: Sequence[TableView], statistics: Mapping[str, Ma
     return {"as_of": as_of, "tables": tables}
 
 
-def with_night(earlier: Sequence[Any], night: JsonObject) -> list[JsonObject]:
-    """Return the newest nights, oldest first, `night` being the last."""
-    return [*earlier, night][-MAX_NIGHTS:]
+def with_run(earlier: Sequence[Any], run: JsonObject) -> list[JsonObject]:
+    """Return the newest runs, oldest first, `run` being the last."""
+    return [*earlier, run][-MAX_RUNS:]
 
 
 def _age_hours(as_of: str, newest: str) -> float | None:

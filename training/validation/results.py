@@ -79,7 +79,7 @@ class Findings:
     """Table, column: what later snapshots are compared with; not in the JSON."""
     comparisons: list[SnapshotComparison] = field(default_factory=list)
     """With earlier snapshots."""
-    nights: list[JsonObject] = field(default_factory=list)
+    runs: list[JsonObject] = field(default_factory=list)
     """Of the previous snapshots and this one, oldest first; see `training.validation.earlier_runs`. Not in the JSON."""
 
     @property
@@ -124,7 +124,7 @@ class Findings:
         )
 
 
-def verdict(ok: bool, *, blocks: bool = True) -> Status:
+def status_of(ok: bool, *, blocks: bool = True) -> Status:
     """Return the status of a check that was evaluated."""
     return "passed" if ok else ("failed" if blocks else "warned")
 

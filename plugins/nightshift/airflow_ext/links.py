@@ -11,7 +11,7 @@ from urllib.parse import quote
 from airflow.sdk import BaseOperatorLink
 from airflow.sdk.configuration import conf
 
-from training.store.addresses import StoreUri
+from training.store.work_folder import StoreUri
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator

@@ -2,7 +2,7 @@
 
 A pipeline's file and each of its tasks need the factory, Airflow's DAG bag and, for the first asset that they name, the modules of all
 installed providers that know a kind of URI: 0.4 s of CPU in a new process, with the Kubernetes provider 0.9, and 0.03 in one that is forked
-after this. For the tasks of a night that is more than a tenth of its CPU (docs/performance.md).
+after this. For the tasks of a run that is more than a tenth of its CPU (docs/performance.md).
 
 After an edit or an update of the code, until the services are started again, a task would mix what is in memory with what it imports from
 the disk. So a worker drops what was preloaded where one of the files has changed (`forget_if_changed`), and its tasks import everything.

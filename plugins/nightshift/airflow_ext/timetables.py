@@ -1,4 +1,4 @@
-"""When nights begin: cron, without a night for a slot that had passed before the schedule was first switched on."""
+"""When runs begin: cron, without a run for a slot that had passed before the schedule was first switched on."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class CronTimetable(CronTriggerTimetable):
         run_immediately: bool | timedelta = SLOT_STILL_NEW,
         pipeline: str = "",
     ) -> None:
-        """Begin a night at each slot of `cron`, in the wall clock of `timezone`.
+        """Begin a run at each slot of `cron`, in the wall clock of `timezone`.
 
         Args:
             pipeline: the DAG's id; none starts by schedule while `nightshift.airflow_ext.schedule_hold` holds it.

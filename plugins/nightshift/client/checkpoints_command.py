@@ -33,7 +33,7 @@ from training.engine.checkpoint.safetensors_export import export
 from training.engine.checkpoint.safetensors_import import imported
 from training.errors import Problem, SpecError, shown
 from training.store import Store, installed_store
-from training.store.addresses import StoreUri
+from training.store.work_folder import StoreUri
 
 if TYPE_CHECKING:
     from nightshift.client.query_command import Reader
@@ -173,6 +173,6 @@ def _print_conf(store: Store, pipeline: str, listing: Listing, uri: str) -> None
 
 def _code_of(store: Store, pipeline: str, listing: Listing) -> str:
     """Return the version of the code that the training was requested with, empty where its request is deleted."""
-    for request in requests(store, pipeline, listing.fingerprint):
+    for request in requests(store, pipeline, listing.work_id):
         return request.code_version
     return ""

@@ -17,7 +17,7 @@ from nightshift.mlflow_account import CREDENTIALS_FILE
 from training.installation import GPUS
 
 MIN_FREE_BYTES: Final = 5 * 2**30
-"""A night of the largest example writes less; a store that is full fails every run."""
+"""A run of the largest example writes less; a store that is full fails every run."""
 GIB: Final = 2**30
 LOCAL: Final = "local"
 

@@ -86,7 +86,7 @@ ACTION_OF_CLUSTER: Final = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Verdict:
+class AttemptEnd:
     action: Action
     reason: str
     """For people, bounded."""
@@ -96,71 +96,71 @@ class Verdict:
 
 
 class StageEndedError(Exception):
-    """A stage's work ended without a result, and this try does not start it again: `verdict` says what that means for the task."""
+    """A stage's work ended without a result, and this try does not start it again: `end` says what that means for the task."""
 
-    def __init__(self, verdict: Verdict) -> None:
-        super().__init__(verdict.reason)
-        self.verdict = verdict
+    def __init__(self, end: AttemptEnd) -> None:
+        super().__init__(end.reason)
+        self.end = end
 
 
-def judge(ended: Ended, error: JsonObject | None) -> Verdict:
+def judge(ended: Ended, error: JsonObject | None) -> AttemptEnd:
     """Classify the end of an attempt.
 
     Args:
         ended: how its process ended. torchrun turns every end of a worker into exit code 1, so the error file goes first.
         error: the attempt's `_ERROR.json`, or None.
     """
-    verdict = _judge(ended, error)
+    end = _judge(ended, error)
     details = (error or {}).get("details")
     report_uri = details.get("report_uri") if isinstance(details, Mapping) else None
-    return replace(verdict, report_uri=str(report_uri)) if report_uri else verdict
+    return replace(end, report_uri=str(report_uri)) if report_uri else end
 
 
-def _judge(ended: Ended, error: JsonObject | None) -> Verdict:
+def _judge(ended: Ended, error: JsonObject | None) -> AttemptEnd:
     said = None if error is None else _of_error(error)
     if ended.code == OUT_OF_MEMORY:
         # A peer that lost the killed one reports first, and knows nothing of memory.
-        return Verdict(action=Action.RELAUNCH_ONCE, reason=ended.words, code=ended.code)
+        return AttemptEnd(action=Action.RELAUNCH_ONCE, reason=ended.words, code=ended.code)
     if ended.oom_killed and ended.exit_code in KILLED and (said is None or said.code == LOST_PEER):
         # Here too.
         beside = "" if said is None else f"; {said.reason}"
-        return Verdict(action=Action.RELAUNCH_ONCE, reason=f"out of memory: killed by the kernel{beside}", code="memory.killed")
+        return AttemptEnd(action=Action.RELAUNCH_ONCE, reason=f"out of memory: killed by the kernel{beside}", code="memory.killed")
     if said is not None and (said.action is not Action.RELAUNCH or not ended.code):
         return said
     if ended.code in ACTION_OF_CLUSTER:
         beside = f"; {said.reason}" if said is not None else ""
-        return Verdict(action=ACTION_OF_CLUSTER[ended.code], reason=f"[{ended.code}] {ended.words}{beside}", code=ended.code)
+        return AttemptEnd(action=ACTION_OF_CLUSTER[ended.code], reason=f"[{ended.code}] {ended.words}{beside}", code=ended.code)
     if said is not None:
         return said
     if ended.exit_code >= SIGNALS_START:
         name = ended.signal_name or f"signal {ended.exit_code - SIGNALS_START}"
-        return Verdict(action=Action.RELAUNCH, reason=f"killed by {name}", code="process.killed")
+        return AttemptEnd(action=Action.RELAUNCH, reason=f"killed by {name}", code="process.killed")
     if ended.exit_code == ExitCode.DONE:
-        return Verdict(action=Action.RELAUNCH, reason="ended with success and left no result", code="result.missing")
+        return AttemptEnd(action=Action.RELAUNCH, reason="ended with success and left no result", code="result.missing")
     if ended.exit_code == ExitCode.UNEXPECTED:
         # What a rank cannot report (kill -9) reaches us as torchrun's 1 without an error file.
-        return Verdict(action=Action.RELAUNCH, reason="a process of the stage was lost (exit code 1, no error file)", code="process.lost")
+        return AttemptEnd(action=Action.RELAUNCH, reason="a process of the stage was lost (exit code 1, no error file)", code="process.lost")
     return _of_code(ended.exit_code, f"exit code {ended.exit_code}", "process.exit")
 
 
-def _of_error(error: JsonObject) -> Verdict:
+def _of_error(error: JsonObject) -> AttemptEnd:
     code = str(error.get("code", "unknown"))
     hint = f" ({error['hint']})" if error.get("hint") else ""
     text = f"[{code}] {error.get('message', '')}{hint}"
     bounded = text if len(text) <= MAX_TEXT_CHARS else text[:MAX_TEXT_CHARS] + " …"
     if code == "lease.held":
-        return Verdict(action=Action.WAIT, reason=bounded, code=code)
+        return AttemptEnd(action=Action.WAIT, reason=bounded, code=code)
     if code == "lease.lost":
-        return Verdict(action=Action.GIVE_UP, reason=bounded, code=code)
+        return AttemptEnd(action=Action.GIVE_UP, reason=bounded, code=code)
     exit_code = error.get("exit_code")
     return _of_code(exit_code if isinstance(exit_code, int) else ExitCode.UNEXPECTED, bounded, code)
 
 
-def _of_code(exit_code: int, reason: str, code: str) -> Verdict:
+def _of_code(exit_code: int, reason: str, code: str) -> AttemptEnd:
     if exit_code in {int(final) for final in FINAL}:
-        return Verdict(action=Action.FAIL, reason=reason, code=code)
+        return AttemptEnd(action=Action.FAIL, reason=reason, code=code)
     if exit_code == ExitCode.OUT_OF_MEMORY:
-        return Verdict(action=Action.RELAUNCH_ONCE, reason=reason, code=code)
+        return AttemptEnd(action=Action.RELAUNCH_ONCE, reason=reason, code=code)
     if exit_code == ExitCode.PREEMPTED:
-        return Verdict(action=Action.RELAUNCH, reason=reason, code=code)
-    return Verdict(action=Action.RETRY, reason=reason, code=code)
+        return AttemptEnd(action=Action.RELAUNCH, reason=reason, code=code)
+    return AttemptEnd(action=Action.RETRY, reason=reason, code=code)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
-from nightshift.execution.attempt_end import Action, StageEndedError, Verdict
+from nightshift.execution.attempt_end import Action, AttemptEnd, StageEndedError
 from nightshift.resolved_run import ResolvedRun
 from nightshift.settings import Settings
 from nightshift.work import Work
@@ -20,7 +20,7 @@ from training.spec import PipelineSpec
 from training.spec.descriptors.families import FAMILIES
 from training.spec.registry import Registry
 from training.spec.sections.train import Placement
-from training.store import StageAddress
+from training.store import WorkFolder
 from training.store.launches import Launches
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class StageTask:
         return StageRequest(
             pipeline=self.resolved.spec.name,
             stage=self.work.stage,
-            fingerprint=self.work.id,
+            work_id=self.work.id,
             attempt_id=attempt_id,
             store_uri=self.resolved.store.root_uri,
             spec_uri=self.resolved.spec_uri,
@@ -112,7 +112,7 @@ class Backend(Protocol):
         """Return the digest that stands for the code of a stage, None where its files do."""
 
     def device_of(self, spec: PipelineSpec) -> dict[str, str]:
-        """Return `{"device": "cuda"}` for a training on GPUs, and `{}` for one on CPUs, whose fingerprint has no device."""
+        """Return `{"device": "cuda"}` for a training on GPUs, and `{}` for one on CPUs, whose work id has no device."""
 
     def run(self, task: StageTask, event: JsonObject | None = None) -> StageResult | Deferral:
         """Do or continue the work; return its result, or what the task waits for.
@@ -156,7 +156,7 @@ def backend_of(settings: Settings) -> Backend:
     return backend(settings)
 
 
-def work_at(folder: StageAddress) -> Work:
+def work_at(folder: WorkFolder) -> Work:
     """Return the work of a folder as its newest launch was given it: sources and champions move on while a task waits for it.
 
     Raises:
@@ -164,12 +164,12 @@ def work_at(folder: StageAddress) -> Work:
     """
     launches = Launches(folder).all()
     if not launches:
-        verdict = Verdict(action=Action.RETRY, reason=f"the launches of {folder.uri} are missing", code="launch.missing")
-        raise StageEndedError(verdict)
+        end = AttemptEnd(action=Action.RETRY, reason=f"the launches of {folder.uri} are missing", code="launch.missing")
+        raise StageEndedError(end)
     request = folder.request(launches[-1].attempt_id)
     return Work(
         stage=request.stage,
-        id=request.fingerprint,
+        id=request.work_id,
         folder=folder,
         inputs=request.inputs,
         parameters={name: value for name, value in request.parameters.items() if name != ELASTIC},

@@ -1,4 +1,4 @@
-"""Whether a training will run on GPUs: known before it starts, because the device is in its fingerprint."""
+"""Whether a training will run on GPUs: known before it starts, because the device is in its work id."""
 
 from __future__ import annotations
 

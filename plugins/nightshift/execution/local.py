@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from nightshift.execution import gpus
-from nightshift.execution.attempt_end import Action, Ended, StageEndedError, Verdict, judge
+from nightshift.execution.attempt_end import Action, AttemptEnd, Ended, StageEndedError, judge
 from nightshift.execution.backend import Backend, StageTask, keys_set, spec_environment
 from nightshift.execution.relaunch_budget import Relaunches, next_relaunch, resumption
 from nightshift.execution.stage_environment import GRACE_SECONDS, stage_environment
@@ -31,8 +31,8 @@ from training.runtime.attempt_errors import error_of_ended
 from training.runtime.available_memory import memory_limit_bytes
 from training.spec import PipelineSpec
 from training.stage_table import TRAININGS
-from training.store.addresses import new_attempt_id
 from training.store.leases import HolderWatch
+from training.store.work_folder import new_attempt_id
 
 IGNORED_KEYS: Final = ("memory", "gpus", "accelerator", "shared_memory", "min_nodes", "spot", "topology", "priority")
 """Keys of `train.placement` that place nothing on one machine: its processes use what the machine has. `cpus` sets threads here too,
@@ -79,17 +79,17 @@ class LocalBackend(Backend):
             takeover_epoch, found = wait_for_others(task)
             if found is not None:
                 break
-            verdict = self._attempt(task, takeover_epoch)
-            if verdict is None:
+            end = self._attempt(task, takeover_epoch)
+            if end is None:
                 found = task.work.folder.result()
                 if found is not None:
                     break
-                verdict = Verdict(action=Action.RELAUNCH, reason="the result is missing", code="result.missing")
+                end = AttemptEnd(action=Action.RELAUNCH, reason="the result is missing", code="result.missing")
             if self._stopped:
-                raise _stopped(f"stopped while it ran: {verdict.reason}")
-            if verdict.action is Action.WAIT:
+                raise _stopped(f"stopped while it ran: {end.reason}")
+            if end.action is Action.WAIT:
                 continue
-            relaunch = next_relaunch(verdict, done, task.resolved.spec, task.work.stage)
+            relaunch = next_relaunch(end, done, task.resolved.spec, task.work.stage)
             done = done.with_one(relaunch)
             task.warn(f"{relaunch.words}; {resumption(task.work.folder)}")
             time.sleep(relaunch.pause_seconds)
@@ -101,7 +101,7 @@ class LocalBackend(Backend):
         if self._launcher is not None:
             self._launcher.stop()
 
-    def _attempt(self, task: StageTask, takeover_epoch: int) -> Verdict | None:
+    def _attempt(self, task: StageTask, takeover_epoch: int) -> AttemptEnd | None:
         """Run one attempt; return None when its result is there."""
         request = task.request(attempt_id=new_attempt_id(), takeover_epoch=takeover_epoch)
         uri = task.work.folder.write_request(request)
@@ -113,8 +113,8 @@ class LocalBackend(Backend):
         task.say(f"attempt {request.attempt_id} ended with {ended.exit_code} after {ended.seconds:.1f} s")
         if task.work.folder.result() is not None:
             return None
-        verdict = judge(ended, error_of_ended(task.work.folder, request.attempt_id, ended.exit_code))
-        return replace(verdict, reason=f"{verdict.reason}; {memory_text(ended)}") if verdict.action is Action.RELAUNCH_ONCE else verdict
+        end = judge(ended, error_of_ended(task.work.folder, request.attempt_id, ended.exit_code))
+        return replace(end, reason=f"{end.reason}; {memory_text(ended)}") if end.action is Action.RELAUNCH_ONCE else end
 
 
 def wait_for_others(task: StageTask) -> tuple[int, StageResult | None]:
@@ -137,7 +137,7 @@ def wait_for_others(task: StageTask) -> tuple[int, StageResult | None]:
 
 
 def _stopped(reason: str) -> StageEndedError:
-    return StageEndedError(Verdict(action=Action.GIVE_UP, reason=reason, code="stage.stopped"))
+    return StageEndedError(AttemptEnd(action=Action.GIVE_UP, reason=reason, code="stage.stopped"))
 
 
 def memory_text(ended: Ended) -> str:

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final, Literal
 
-from nightshift.execution.attempt_end import Action, StageEndedError, Verdict
+from nightshift.execution.attempt_end import Action, AttemptEnd, StageEndedError
 from training.contracts import sha256_hex
 from training.spec import PipelineSpec
 from training.spec.scalar_types import size_text
 from training.stage_table import TRAININGS
-from training.store import StageAddress
+from training.store import WorkFolder
 from training.store.checkpoint_entries import standing
 
 PAUSE_STEP_SECONDS: Final = 1.0
@@ -54,33 +54,33 @@ class Relaunch:
     """For the task's log."""
 
 
-def next_relaunch(verdict: Verdict, done: Relaunches, spec: PipelineSpec, stage: str, *, name: str = "") -> Relaunch:
+def next_relaunch(end: AttemptEnd, done: Relaunches, spec: PipelineSpec, stage: str, *, name: str = "") -> Relaunch:
     """Return what follows an attempt without a result.
 
     Args:
-        verdict: of the attempt. `WAIT` is a relaunch for a backend that cannot wait for another task's attempt.
+        end: of the attempt. `WAIT` is a relaunch for a backend that cannot wait for another task's attempt.
         done: relaunches before this one.
         name: of the launch that ended, where a cluster has launches.
 
     Raises:
-        StageEndedError: it does not: the verdict is final, or the budget is spent.
+        StageEndedError: it does not: the end is final, or the budget is spent.
     """
-    if verdict.action is Action.RELAUNCH_ONCE:
+    if end.action is Action.RELAUNCH_ONCE:
         if done.memory:
-            raise StageEndedError(_failed(verdict, _memory_advice(spec, stage)))
-        return Relaunch(cause="memory", pause_seconds=0.0, words=f"relaunch after out of memory, which is done once: {verdict.reason}")
-    if verdict.action is Action.RELEASE:
+            raise StageEndedError(_failed(end, _memory_advice(spec, stage)))
+        return Relaunch(cause="memory", pause_seconds=0.0, words=f"relaunch after out of memory, which is done once: {end.reason}")
+    if end.action is Action.RELEASE:
         pause_seconds = back_off_seconds(name, done.releases)
-        words = f"asks for all of its nodes again in {pause_seconds:.0f} s, which uses no relaunch: {verdict.reason}"
+        words = f"asks for all of its nodes again in {pause_seconds:.0f} s, which uses no relaunch: {end.reason}"
         return Relaunch(cause="placement", pause_seconds=pause_seconds, words=words)
-    if verdict.action not in (Action.RELAUNCH, Action.WAIT):
-        raise StageEndedError(verdict)
+    if end.action not in (Action.RELAUNCH, Action.WAIT):
+        raise StageEndedError(end)
     budget, used = spec.retries.infrastructure, done.infrastructure
     if used >= budget:
-        raise StageEndedError(_failed(verdict, f"relaunched {used} times already (retries.infrastructure)"))
+        raise StageEndedError(_failed(end, f"relaunched {used} times already (retries.infrastructure)"))
     # The first time at once; what is lost again and again is given time.
     pause_seconds = PAUSE_STEP_SECONDS * min(used, MAX_PAUSE_STEPS)
-    return Relaunch(cause="infrastructure", pause_seconds=pause_seconds, words=f"relaunch {used + 1} of {budget}: {verdict.reason}")
+    return Relaunch(cause="infrastructure", pause_seconds=pause_seconds, words=f"relaunch {used + 1} of {budget}: {end.reason}")
 
 
 def back_off_seconds(name: str, releases: int) -> float:
@@ -97,16 +97,16 @@ def back_off_seconds(name: str, releases: int) -> float:
     return longest_seconds * (1.0 + share) / 2.0
 
 
-def resumption(address: StageAddress) -> str:
-    """Describe where the next attempt at an address resumes, by the address's journal."""
-    checkpoints = [entry.value["payload"] for entry in standing(address.journal().history(), attrgetter("value"))]
+def resumption(work_folder: WorkFolder) -> str:
+    """Describe where the next attempt at a work resumes, by the work's journal."""
+    checkpoints = [entry.value["payload"] for entry in standing(work_folder.chain().history(), attrgetter("value"))]
     if not checkpoints:
         return "starting from the beginning"
     return f"resuming from step {checkpoints[-1].get('step')}"
 
 
-def _failed(verdict: Verdict, words: str) -> Verdict:
-    return Verdict(action=Action.FAIL, reason=f"{verdict.reason}; {words}", code=verdict.code, report_uri=verdict.report_uri)
+def _failed(end: AttemptEnd, words: str) -> AttemptEnd:
+    return AttemptEnd(action=Action.FAIL, reason=f"{end.reason}; {words}", code=end.code, report_uri=end.report_uri)
 
 
 def _memory_advice(spec: PipelineSpec, stage: str) -> str:

@@ -1,6 +1,6 @@
-"""The looks at a canary: each one that leaves it open starts the next, at the next slot of `promote.canary.schedule`.
+"""The runs of a canary's DAG: each one that leaves the canary open starts the next, at the next slot of `promote.canary.schedule`.
 
-The next look is a run that Airflow holds in its database, queued until its time: a pause of the DAG or a crash of the scheduler delays
+Airflow holds the next run in its database, queued until its time: a pause of the DAG or a crash of the scheduler delays
 it and loses nothing. Where it was lost all the same (the event of a new canary while the DAG was paused, a run that a user deleted), the
 hourly housekeeping starts one. Without a canary there is no run.
 """
@@ -31,7 +31,7 @@ UNFINISHED: Final = ("queued", "running")
 
 
 class OpenCanary(NamedTuple):
-    """A canary that is to be looked at."""
+    """A canary that its DAG is to score."""
 
     model: str
     pipeline: str
@@ -60,14 +60,14 @@ def open_canary(ledger: Ledger, model: str, *, pipeline: str = "") -> OpenCanary
     return OpenCanary(model, named, holder)
 
 
-class NextLookOperator(BaseOperator):
-    """Starts the next look, however this one ended; skipped where it has settled the canary."""
+class NextCanaryRunOperator(BaseOperator):
+    """Starts the next run, however this one ended; skipped where it has settled the canary."""
 
     def __init__(self, *, model: str, schedule: str, timezone: str, **kwargs: Any) -> None:
-        """Take what settles the next look.
+        """Take what settles the next run.
 
         Args:
-            schedule: cron line of the looks.
+            schedule: cron line of the runs.
             timezone: of the pipeline; the schedule is in its wall clock.
         """
         super().__init__(**kwargs)
@@ -77,7 +77,7 @@ class NextLookOperator(BaseOperator):
 
     @waiting_for_database()
     def execute(self, context: Context) -> str:
-        """Return the id of the run that is the next look.
+        """Return the id of the next run.
 
         Raises:
             AirflowSkipException: the model has no canary, or another pipeline judges it.
@@ -87,13 +87,13 @@ class NextLookOperator(BaseOperator):
         dag_id = context["dag_run"].dag_id
         found = open_canary(Ledger(Settings.from_environment().database_url), self.model, pipeline=dag_id.removesuffix(CANARY_SUFFIX))
         if found is None or found.dag_id != dag_id:
-            raise AirflowSkipException(f"{self.model} has no canary of this pipeline: there is no next look")
+            raise AirflowSkipException(f"{self.model} has no canary of this pipeline: there is no next run")
         local = next_slot(self.schedule, ZoneInfo(self.timezone), datetime.now(UTC)).astimezone(ZoneInfo(self.timezone))
-        return start_look(dag_id, local, note=f"waits until {local:%Y-%m-%d %H:%M} ({self.timezone}) for its look at the canary")
+        return start_canary_run(dag_id, local, note=f"waits until {local:%Y-%m-%d %H:%M} ({self.timezone}) to score the canary")
 
 
-class MissedLooksOperator(BaseOperator):
-    """Housekeeping's task: a look at each open canary that no run is to look at."""
+class MissedCanaryRunsOperator(BaseOperator):
+    """Housekeeping's task: a run for each open canary that has none to come."""
 
     @waiting_for_database()
     def execute(self, context: Context) -> list[str]:
@@ -104,19 +104,19 @@ class MissedLooksOperator(BaseOperator):
         for found in _open_canaries(Ledger(Settings.from_environment().database_url)):
             if context["ti"].get_dr_count(dag_id=found.dag_id, states=list(UNFINISHED)):
                 continue
-            self.log.warning("no run of %s is to look at the canary of %s: one is started", found.dag_id, found.model)
+            self.log.warning("no run of %s is to score the canary of %s: one is started", found.dag_id, found.model)
             try:
-                start_look(found.dag_id, datetime.now(UTC), note="started by housekeeping: no run was to look at the canary")
+                start_canary_run(found.dag_id, datetime.now(UTC), note="started by housekeeping: no run was to score the canary")
             except AirflowRuntimeError as err:
-                # The pipeline's file may be gone, or not be readable now; the other canaries are looked at.
+                # The pipeline's file may be gone, or not be readable now; the other canaries get their runs.
                 self.log.error("%s could not be started, housekeeping tries again in an hour: %s", found.dag_id, err)
             else:
                 started.append(found.dag_id)
         return started
 
 
-def start_look(dag_id: str, at: datetime, *, note: str) -> str:
-    """Make the run that looks at a canary at an instant (aware), unless it is there; return its id.
+def start_canary_run(dag_id: str, at: datetime, *, note: str) -> str:
+    """Make the run that scores a canary at an instant (aware), unless it is there; return its id.
 
     Raises:
         AirflowRuntimeError: Airflow refused it, or does not answer.

@@ -31,7 +31,7 @@ class CollectOperator(BaseOperator):
 
     @waiting_for_database()
     def execute(self, context: Context) -> dict[str, int]:
-        """Return the bytes of each verdict: kept, condemned, deleted.
+        """Return the bytes of each state: kept, condemned, deleted.
 
         Raises:
             AirflowSkipException: the last collection is not long ago, or another one is under way.
@@ -65,7 +65,7 @@ class CollectOperator(BaseOperator):
         # A store or database that goes away here is looked at again in `every`: the collection itself is done.
         num_rows = delete_expired(connect(settings.database_url), Bucket(settings.store_uri), before=datetime.now(UTC) - retention.runs)
         self.log.info("%d rows of run_metric were deleted", num_rows)
-        return {verdict: report.total(verdict) for verdict in ("kept", "condemned", "deleted")}
+        return {state: report.total(state) for state in ("kept", "condemned", "deleted")}
 
     def _say(self, line: str) -> None:
         self.log.info("%s", line)

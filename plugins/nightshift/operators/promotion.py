@@ -110,10 +110,10 @@ class FollowOperator(PromoteOperator):
         return super().execute(context)
 
     @waiting_for_database()
-    def trigger_reentry(self, context: Context, event: dict[str, JsonValue], fingerprint: str = "") -> dict[str, JsonValue]:
+    def trigger_reentry(self, context: Context, event: dict[str, JsonValue], work_id: str = "") -> dict[str, JsonValue]:
         # After a deferral it is another process, which finds the same decision in the ledger.
         self._entry = self.decision(context)
-        return super().trigger_reentry(context, event, fingerprint)
+        return super().trigger_reentry(context, event, work_id)
 
     def resolved(self, context: Context) -> ResolvedRun:
         evidence = self._evidence()
@@ -144,7 +144,7 @@ class CanaryDecisionOperator(PromoteOperator):
         order = {"kind": "canary", "now": min(resolved.as_of, datetime.now(UTC)).isoformat()}
         parameters = {"order": order, "report_uri": judged.reports.get("canary")}
         inputs = {"evaluation": judged.artifact_uri}
-        # Time is part of the verdict: each look is separate work.
+        # Time is part of the decision: each run of the canary's DAG is separate work.
         return Work.of(resolved, self.stage, covered, nonce=context["run_id"], inputs=inputs, parameters=parameters)
 
 

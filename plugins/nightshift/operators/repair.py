@@ -27,7 +27,7 @@ from training.process.waiting import waiting_for_database
 from training.registry.ledger.version_weights import model_id_of, noted
 from training.spec.rules.names import HOUSEKEEPING
 from training.stage_table import REPAIR
-from training.store import Ref, Store
+from training.store import Chain, Store
 from training.store.garbage_collector import MAX_CLOCK_DIFFERENCE
 from training.store.reachability import UNDELIVERED
 
@@ -68,10 +68,10 @@ class RepairOperator(StageOperator):
             return super().execute(context)
 
     @waiting_for_database()
-    def trigger_reentry(self, context: Context, event: dict[str, JsonValue], fingerprint: str = "") -> dict[str, JsonValue]:
+    def trigger_reentry(self, context: Context, event: dict[str, JsonValue], work_id: str = "") -> dict[str, JsonValue]:
         """Continue after a deferral; as `execute`."""
         with self._announcing(context):
-            return super().trigger_reentry(context, event, fingerprint)
+            return super().trigger_reentry(context, event, work_id)
 
     @contextmanager
     def _announcing(self, context: Context) -> Iterator[None]:
@@ -225,7 +225,7 @@ def _get(mlflow_uri: str, path: str, environ: Mapping[str, str] = os.environ, **
         raise
 
 
-def _done_ref(settings: Settings) -> Ref:
+def _done_ref(settings: Settings) -> Chain:
     return Store(settings.store_uri).ref(DONE_REF)
 
 

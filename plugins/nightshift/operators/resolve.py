@@ -149,7 +149,7 @@ class ResolveOperator(BaseOperator):
         try:
             meta = store.manifests.get(previous, kind=KIND).meta
         except DataError as err:
-            # Nothing brings it back: it must not stop every later night.
+            # Nothing brings it back: it must not stop every later run.
             self.log.warning("the columns are not compared with those of the previous snapshot: [%s] %s", err.code, err.message)
             return
         changes = schema_changes(contracts_of(spec), json_object(meta["tables"]))

@@ -57,5 +57,5 @@ class ResolveCanary(ResolveOperator):
         planned = (run.logical_date or run.run_after).astimezone(UTC)
         if run.start_date is None or rules is None:
             return planned
-        # A look that waited (the DAG was paused, the scheduler down) is at the newest slot, not at the one that it was made for.
+        # A run that waited (the DAG was paused, the scheduler down) is at the newest slot, not at the one that it was made for.
         return max(planned, last_slot(rules.schedule, ZoneInfo(spec.timezone), run.start_date))

@@ -19,7 +19,7 @@ from nightshift.airflow_ext.links import (
     report_url,
     task_url,
 )
-from nightshift.execution.attempt_end import Action, StageEndedError, Verdict
+from nightshift.execution.attempt_end import Action, AttemptEnd, StageEndedError
 from nightshift.execution.backend import Backend, StageTask, backend_of, work_at
 from nightshift.execution.metric_copies import copied_live, copy_metrics
 from nightshift.execution.retries import InfrastructureError
@@ -87,7 +87,7 @@ class StageOperator(BaseOperator):
         return self.finish(context, found, run)
 
     @waiting_for_database()
-    def trigger_reentry(self, context: Context, event: dict[str, JsonValue], fingerprint: str = "") -> dict[str, JsonValue]:
+    def trigger_reentry(self, context: Context, event: dict[str, JsonValue], work_id: str = "") -> dict[str, JsonValue]:
         """Continue with the trigger's event after the task was deferred; as `execute`."""
         run = _identity(context)
         self.pipeline = run.dag_id
@@ -95,7 +95,7 @@ class StageOperator(BaseOperator):
             settings = Settings.from_environment()
             resolved = self.resolved(context)
             self.model_name = resolved.spec.promote.model
-            work = work_at(resolved.store.address(resolved.spec.name, self.stage, fingerprint))
+            work = work_at(resolved.store.work_folder(resolved.spec.name, self.stage, work_id))
             found = self.run_stage(context, run, resolved, work, settings, event=event)
         return self.finish(context, found, run)
 
@@ -133,7 +133,7 @@ class StageOperator(BaseOperator):
             with live:
                 found = self._backend.run(task, event)
         except StageEndedError as err:
-            self.report_uri = err.verdict.report_uri or self.report_uri
+            self.report_uri = err.end.report_uri or self.report_uri
             raise
         if isinstance(found, StageResult):
             if journal is not None:
@@ -148,8 +148,8 @@ class StageOperator(BaseOperator):
         del last_log_time, context
         if self._waits_for is None:
             raise RuntimeError("no work runs without this task")
-        trigger, fingerprint = self._waits_for
-        self.defer(trigger=trigger, method_name=self.trigger_reentry.__name__, kwargs={"fingerprint": fingerprint})
+        trigger, work_id = self._waits_for
+        self.defer(trigger=trigger, method_name=self.trigger_reentry.__name__, kwargs={"work_id": work_id})
 
     def on_kill(self) -> None:
         """End the attempt, and start no other; Airflow leaves five seconds."""
@@ -202,7 +202,7 @@ class StageOperator(BaseOperator):
         if self.stage != "train":
             return ""
         store = Store(settings.store_uri)
-        key = f"{store.bucket.key(store.address(found.pipeline, found.stage, found.fingerprint).uri)}/{TRACKING_RECORD}"
+        key = f"{store.bucket.key(store.work_folder(found.pipeline, found.stage, found.work_id).uri)}/{TRACKING_RECORD}"
         try:
             data, uri = store.bucket.find(key), store.bucket.uri(key)
             known = {} if data is None else records.decode(key, data, uri=uri, hint="the MLflow run is found again by its tag")
@@ -230,20 +230,20 @@ def task_errors() -> Iterator[None]:
     except ContractError as err:
         raise AirflowFailException(str(err)) from err
     except StageEndedError as err:
-        raise exception_of(err.verdict) from err
+        raise exception_of(err.end) from err
     except NightshiftError as err:
         if err.exit_code in (ExitCode.UNAVAILABLE, ExitCode.UNEXPECTED):
             raise StageFailedError(str(err)) from err
         raise AirflowFailException(str(err)) from err
 
 
-def exception_of(verdict: Verdict) -> AirflowException:
+def exception_of(end: AttemptEnd) -> AirflowException:
     """Return what ends a task whose work has ended without a result."""
-    if verdict.action is Action.GIVE_UP:
-        return InfrastructureError(verdict.reason)
-    if verdict.action is Action.RETRY:
-        return StageFailedError(verdict.reason)
-    return AirflowFailException(verdict.reason)
+    if end.action is Action.GIVE_UP:
+        return InfrastructureError(end.reason)
+    if end.action is Action.RETRY:
+        return StageFailedError(end.reason)
+    return AirflowFailException(end.reason)
 
 
 def _identity(context: Context) -> RunIdentity:

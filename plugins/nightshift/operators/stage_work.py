@@ -18,14 +18,14 @@ from nightshift.resolved_run import ResolvedRun
 from nightshift.settings import Settings
 from nightshift.work import RefPin, Work
 from training.code.closure import Code
-from training.contracts import JsonObject, JsonValue, StageResult, canonical_json, fingerprint, sha256_hex
+from training.contracts import JsonObject, JsonValue, StageResult, canonical_json, sha256_hex, work_id
 from training.evaluation.record import Rival
 from training.sources.listing import listing_for, previous_snapshot, profile_ref_name
 from training.spec import PipelineSpec, spec_part
-from training.spec.fingerprints import import_part
+from training.spec.covered_keys import import_part
 from training.stage_table import TABLE
 from training.store import Store
-from training.store.addresses import StoreUri
+from training.store.work_folder import StoreUri
 
 if TYPE_CHECKING:
     from training.registry.ledger.ledger import AliasHolder, Ledger
@@ -194,7 +194,7 @@ def _evaluate(run: StageOfRun) -> Work:
         inputs.pop("validation", None)
     part, code = spec_part(run.spec, run.stage), run.code()
     # By the candidate alone: which champion it was measured against is what is looked up here.
-    candidate = fingerprint(run.stage, spec_part=part, code_version=code.version, inputs=covered)
+    candidate = work_id(run.stage, spec_part=part, code_version=code.version, inputs=covered)
     rivals, pins = _pinned_rivals(run, f"evaluations/{candidate}", weights)
     against = {
         name: None if rival is None else {"weights": rival["weights_digest"], "revision": rival["revision"]}
@@ -270,8 +270,8 @@ def _newest_of_other_ledger(run: StageOfRun, work: Work) -> str | None:
 
 def _tracking_of(store: Store, trained: StageResult) -> dict[str, object]:
     """Return where a stage finds the MLflow run of a training: its result cannot name a run that was made after it was committed."""
-    address = store.address(trained.pipeline, trained.stage, trained.fingerprint)
-    return {"mlflow_run_id": trained.scalars.get("mlflow_run_id"), "training_uri": address.uri}
+    work_folder = store.work_folder(trained.pipeline, trained.stage, trained.work_id)
+    return {"mlflow_run_id": trained.scalars.get("mlflow_run_id"), "training_uri": work_folder.uri}
 
 
 def rivals_of(spec: PipelineSpec, settings: Settings) -> dict[str, JsonObject | None]:

@@ -85,12 +85,12 @@ class TrialsOperator(StageOperator):
             return self._trials(context, resolved, settings)
 
     @waiting_for_database()
-    def trigger_reentry(self, context: Context, event: dict[str, JsonValue], fingerprint: str = "") -> dict[str, JsonValue]:
+    def trigger_reentry(self, context: Context, event: dict[str, JsonValue], work_id: str = "") -> dict[str, JsonValue]:
         """Continue with the trigger's event after a trial was deferred; as `execute`."""
         with task_errors():
             settings = Settings.from_environment()
             resolved = self.resolved(context)
-            work = work_at(resolved.store.address(resolved.spec.name, self.stage, fingerprint))
+            work = work_at(resolved.store.work_folder(resolved.spec.name, self.stage, work_id))
             self.run_stage(context, self._identity(context, self.worker), resolved, work, settings, event=event)
             return self._trials(context, resolved, settings)
 

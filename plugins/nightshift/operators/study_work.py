@@ -11,11 +11,11 @@ from nightshift.resolved_run import ResolvedRun
 from nightshift.settings import Settings
 from nightshift.work import Work
 from training.code.closure import Code
-from training.contracts import ContractError, StageResult, fingerprint
+from training.contracts import ContractError, StageResult, work_id
 from training.spec import PipelineSpec, spec_part
 from training.spec.sections.tuning import Tune
 from training.stage_table import TRIAL
-from training.tuning.records import StudyStore, slot_fingerprint
+from training.tuning.records import StudyStore, trial_work_id
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,7 +23,7 @@ class StudyWork:
     """One study: its name, and the work of its trials."""
 
     name: str
-    """Its fingerprint: equal searches over equal data are one study, for all callers."""
+    """Its work id: equal searches over equal data are one study, for all callers."""
     dataset_uri: str
     world_size: int
     shared: bool
@@ -47,7 +47,7 @@ class StudyWork:
         device = backend.device_of(resolved.spec)
         covered = {"dataset": dataset.digest, "world_size": world_size, **device}
         part = spec_part(resolved.spec, TRIAL)
-        name = fingerprint(TRIAL, spec_part=part, code_version=code.version, inputs=covered, nonce=resolved.force)
+        name = work_id(TRIAL, spec_part=part, code_version=code.version, inputs=covered, nonce=resolved.force)
         shared = not backend.shares_disk
         return cls(name=name, dataset_uri=dataset.artifact_uri, world_size=world_size, shared=shared, code=code, device=device)
 
@@ -64,8 +64,8 @@ class StudyWork:
             "champion": champion,
             **self.device,
         }
-        name = slot_fingerprint(self.name, slot)
-        folder = resolved.store.address(resolved.spec.name, TRIAL, name)
+        name = trial_work_id(self.name, slot)
+        folder = resolved.store.work_folder(resolved.spec.name, TRIAL, name)
         return Work(stage=TRIAL, id=name, folder=folder, inputs={"dataset": self.dataset_uri}, parameters=parameters, code=self.code)
 
 

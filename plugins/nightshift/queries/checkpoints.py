@@ -11,7 +11,7 @@ from training.contracts import JsonObject, JsonValue
 from training.engine.checkpoint.catalog import NEWEST, Listing, fault, instant_of, listings, opened, restorable
 from training.errors import DataError
 from training.store import Store
-from training.store.addresses import StoreUri
+from training.store.work_folder import StoreUri
 
 KEPT: Final = ("train", "evaluate", "tune")
 """Sections of the earlier run's trigger that the new run has too."""

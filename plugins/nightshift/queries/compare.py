@@ -81,15 +81,15 @@ def of_run(store: Store, pipeline: str, run_id: str) -> Subject:
         DeniedError: `run.unknown`.
     """
     run = runs.run(pipeline, run_id)
-    # Users may write XCom: what it names is read below the pipeline's own addresses alone.
+    # Users may write XCom: what it names is read below the pipeline's own work folders alone.
     found = {stage: each for stage, each in runs.results(pipeline, run_id).items() if each.pipeline == pipeline}
     kept: dict[str, StageResult] = {}
     spec_uri = ""
     for stage, named in found.items():
-        address = store.address(pipeline, stage, named.fingerprint)
+        work_folder = store.work_folder(pipeline, stage, named.work_id)
         try:
-            committed = address.result()
-            spec_uri = spec_uri or ("" if committed is None else address.request(committed.attempt_id).spec_uri)
+            committed = work_folder.result()
+            spec_uri = spec_uri or ("" if committed is None else work_folder.request(committed.attempt_id).spec_uri)
         except DataError:
             # Deleted by retention: the side has nothing to show there.
             continue

@@ -15,7 +15,7 @@ from airflow.sdk import DAG
 from nightshift.airflow_ext.assets import CANARY, model_asset
 from nightshift.airflow_ext.pools import CPU
 from nightshift.execution.retries import TaskArguments
-from nightshift.operators.canary_runs import NextLookOperator
+from nightshift.operators.canary_runs import NextCanaryRunOperator
 from nightshift.operators.promotion import CanaryDecisionOperator
 from nightshift.operators.resolve_canary import ResolveCanary
 from nightshift.wiring.chain import first_tasks, stage_tasks
@@ -55,7 +55,7 @@ def canary_dag(spec: PipelineSpec, spec_path: Path, common: TaskArguments) -> DA
         look = stage_tasks(spec, (*upstream(STAGE), STAGE), common, after=first)
         deciding, arguments = task_class(CanaryDecisionOperator, "promote", spec)
         promote = deciding(task_id="promote", model=spec.promote.model, alerts=spec.alerts, pool=CPU.name, **arguments, **common)
-        next_look = NextLookOperator(
+        next_look = NextCanaryRunOperator(
             task_id="next_look", model=spec.promote.model, schedule=rules.schedule, timezone=spec.timezone, pool=CPU.name, **common
         )
         look >> promote >> next_look

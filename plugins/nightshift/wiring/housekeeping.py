@@ -14,7 +14,7 @@ from airflow.sdk import DAG, CronTriggerTimetable
 
 from nightshift.airflow_ext.pools import CPU
 from nightshift.operators.approval_expiry import ExpireOperator
-from nightshift.operators.canary_runs import MissedLooksOperator
+from nightshift.operators.canary_runs import MissedCanaryRunsOperator
 from nightshift.operators.cleaning import CleanHomeOperator, CollectOperator
 from nightshift.operators.metrics import CopyMetricsOperator
 from nightshift.operators.repair import RepairOperator
@@ -45,5 +45,5 @@ def housekeeping_dag() -> DAG:
         CollectOperator(task_id="collect", pool=CPU.name, retries=2, execution_timeout=COLLECTION_LIMIT)
         CleanHomeOperator(task_id="clean", pool=CPU.name, retries=2)
         CopyMetricsOperator(task_id="metrics", pool=CPU.name, retries=2)
-        MissedLooksOperator(task_id="canary_looks", pool=CPU.name, retries=2)
+        MissedCanaryRunsOperator(task_id="canary_looks", pool=CPU.name, retries=2)
     return dag

@@ -1,6 +1,6 @@
 """A study in a pipeline's DAG: `tune_plan` settles how many workers there are, `trials` has one task for each, `tune` sums up.
 
-A worker does one trial after the other until the study is full. Each trial is a stage with its own address, placed as the training is:
+A worker does one trial after the other until the study is full. Each trial is a stage with its own work, placed as the training is:
 its lease, its checkpoints and its relaunches are those of any stage. Workers, and not one task for each trial, because what is deferred to
 the triggerer counts for no limit of Airflow's: a worker has one trial under way, so all have at most `tune.gpus`.
 """

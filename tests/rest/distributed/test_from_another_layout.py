@@ -8,7 +8,7 @@ import pytest
 
 from tests.distributed.launched import finish
 from tests.training_bench import Bench
-from training.store.addresses import StoreUri
+from training.store.work_folder import StoreUri
 
 pytestmark = pytest.mark.distributed
 
@@ -31,7 +31,7 @@ def test_training_goes_on_from_a_checkpoint_of_another_layout_with_the_losses_of
         digest = StoreUri(first["uri"]).digest
         bench.spec = bench.spec_of(**keys, parallel=f'{parallel}\n  from_checkpoint: "{digest}"')
         finish(bench, name)
-        log = bench.store.bucket.get(f"{bench.store.bucket.key(bench.address('train', name).uri)}/attempts/a1/log.txt").decode()
+        log = bench.store.bucket.get(f"{bench.store.bucket.key(bench.work_folder('train', name).uri)}/attempts/a1/log.txt").decode()
         assert f"resuming after step {first['step']} " in log
         assert validation_losses(bench, name) == pytest.approx(validation_losses(bench, "whole"), abs=1e-5)
         begun_at = name

@@ -73,7 +73,7 @@ def test_rank_that_hangs_is_ended_with_its_stacks_in_the_log_and_the_next_attemp
     rank = hang[0]
     code, output = train(bench, hang, "a1", tmp_path, hang)
     assert code == 1, output[-4000:]
-    error = bench.address("train", hang).error("a1")
+    error = bench.work_folder("train", hang).error("a1")
     assert error is not None, output[-4000:]
     assert (error["code"], error["exit_code"]) == ("stage.hung", int(ExitCode.PREEMPTED))
     assert "in hang_in_c" in output, "also where the timer ended the rank that waited for the one that hangs"

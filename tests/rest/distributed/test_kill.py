@@ -68,19 +68,19 @@ def test_killed_training_leaves_no_process_and_ends_in_the_undisturbed_weights(
     finally:
         process.kill()
         process.wait()
-    address = bench.address("train", name)
-    await_condition(lambda: processes_of(address.uri) == [], "the ranks to end")
-    assert address.result() is None
-    error = address.error("a1")
+    work_folder = bench.work_folder("train", name)
+    await_condition(lambda: processes_of(work_folder.uri) == [], "the ranks to end")
+    assert work_folder.result() is None
+    error = work_folder.error("a1")
     assert code == (error and error["code"])
     saved_step = bench.checkpoints(name)[-1]["step"]
     assert finish(bench, name, "a2") == undisturbed
-    result = address.result()
+    result = work_folder.result()
     assert result is not None
     num_steps = result.scalars["steps"]
     assert isinstance(num_steps, int)
     assert 0 < saved_step < num_steps
-    log = bench.store.bucket.get(f"{bench.store.bucket.key(address.uri)}/attempts/a2/log.txt").decode()
+    log = bench.store.bucket.get(f"{bench.store.bucket.key(work_folder.uri)}/attempts/a2/log.txt").decode()
     assert f"resuming after step {saved_step} " in log
 
 
@@ -91,15 +91,15 @@ def test_attempt_that_is_started_a_second_time_goes_on_from_its_commit_and_ends_
     """As a queue does with a Job that it suspends and resumes. Processes: exit codes, and a lease that a killed process leaves behind."""
     name = f"restarted-{number.name}"
     kill_after_a_checkpoint(bench, name, 2, signal_torchrun(number), code)
-    address = bench.address("train", name)
-    error = address.error("a1")
+    work_folder = bench.work_folder("train", name)
+    error = work_folder.error("a1")
     assert (error and error["code"]) == ("train.preempted" if number is signal.SIGTERM else None)
     assert finish(bench, name, "a1") == undisturbed
-    result = address.result()
+    result = work_folder.result()
     assert result is not None
     assert (result.attempt_id, result.attempts) == ("a1", 2)
-    assert address.error("a1") is None
-    log = bench.store.bucket.get(f"{bench.store.bucket.key(address.uri)}/attempts/a1/log.txt").decode()
+    assert work_folder.error("a1") is None
+    log = bench.store.bucket.get(f"{bench.store.bucket.key(work_folder.uri)}/attempts/a1/log.txt").decode()
     assert "resuming after step " in log
     assert "attempt 2" in log
 
@@ -121,11 +121,11 @@ def test_an_elastic_training_continues_with_fewer_processes_and_a_fixed_one_refu
         process.wait()
     saved_step = bench.checkpoints(name)[-1]["step"]
     assert bench.train(name, "a2") is ExitCode.BAD_SPEC
-    error = bench.address("train", name).error("a2")
+    error = bench.work_folder("train", name).error("a2")
     assert error is not None
     assert error["code"] == "checkpoint.mismatch"
     assert bench.train(name, "a3", elastic=True) is ExitCode.DONE
-    result, whole = bench.address("train", name).result(), bench.address("train", "undisturbed").result()
+    result, whole = bench.work_folder("train", name).result(), bench.work_folder("train", "undisturbed").result()
     assert result is not None
     assert whole is not None
     assert result.scalars["world_size"] == 1

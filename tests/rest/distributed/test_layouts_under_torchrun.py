@@ -42,10 +42,10 @@ def test_killed_training_ends_in_the_undisturbed_weights(bench: Bench, divided: 
     kill_after_a_checkpoint(bench, "killed", 2)
     saved_step = bench.checkpoints("killed")[-1]["step"]
     assert finish(bench, "killed", "a2") == undisturbed
-    address = bench.address("train", "killed")
-    log = bench.store.bucket.get(f"{bench.store.bucket.key(address.uri)}/attempts/a2/log.txt").decode()
+    work_folder = bench.work_folder("train", "killed")
+    log = bench.store.bucket.get(f"{bench.store.bucket.key(work_folder.uri)}/attempts/a2/log.txt").decode()
     assert f"resuming after step {saved_step} " in log
-    result = address.result()
+    result = work_folder.result()
     assert result is not None
     assert result.scalars["layout"] == f"data 1 x shard 1 x {divided} 2"
 
@@ -60,7 +60,7 @@ def test_elastic_training_continues_in_one_process(
     saved_step = bench.checkpoints("shrunk")[-1]["step"]
     assert bench.train("shrunk", "a2") is ExitCode.BAD_SPEC, "another layout, and the training is not elastic"
     assert bench.train("shrunk", "a3", elastic=True) is ExitCode.DONE
-    found, whole = (bench.address("train", name).result() for name in ("shrunk", "undisturbed"))
+    found, whole = (bench.work_folder("train", name).result() for name in ("shrunk", "undisturbed"))
     assert found is not None
     assert whole is not None
     assert found.scalars["world_size"] == 1

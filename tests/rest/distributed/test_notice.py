@@ -43,10 +43,10 @@ class Told:
         finally:
             process.kill()
             process.wait()
-        address = bench.address("train", name)
-        await_condition(lambda: processes_of(address.uri) == [], "the ranks to end")
+        work_folder = bench.work_folder("train", name)
+        await_condition(lambda: processes_of(work_folder.uri) == [], "the ranks to end")
         self.steps = [entry["step"] for entry in bench.checkpoints(name)]
-        error = address.error("a1")
+        error = work_folder.error("a1")
         assert error is not None, "SIGKILL came before the attempt could end"
         assert error["code"] == "train.preempted", error["message"]
         # In the log of the first rank: in data parallel training, the other one may be the first to write the attempt's error.

@@ -51,12 +51,12 @@ def test_killed_sharded_training_ends_in_the_undisturbed_weights(bench: Bench, u
     finally:
         process.kill()
         process.wait()
-    address = bench.address("train", name)
-    await_condition(lambda: processes_of(address.uri) == [], "the ranks to end")
-    assert address.result() is None
+    work_folder = bench.work_folder("train", name)
+    await_condition(lambda: processes_of(work_folder.uri) == [], "the ranks to end")
+    assert work_folder.result() is None
     saved_step = bench.checkpoints(name)[-1]["step"]
     assert finish(bench, name, "a2") == undisturbed
-    log = bench.store.bucket.get(f"{bench.store.bucket.key(address.uri)}/attempts/a2/log.txt").decode()
+    log = bench.store.bucket.get(f"{bench.store.bucket.key(work_folder.uri)}/attempts/a2/log.txt").decode()
     assert f"resuming after step {saved_step} " in log
 
 
@@ -73,7 +73,7 @@ def test_sharded_training_that_is_stopped_saves_its_last_step_in_parts_of_both_r
     newest = bench.store.manifests.get(bench.checkpoints(name)[-1]["uri"], kind="checkpoint")
     ranks = {chunk["rank"] for entry in newest.meta["tensors"].values() for chunk in entry["chunks"]}
     assert ranks == {0, 1}
-    error = bench.address("train", name).error("a1")
+    error = bench.work_folder("train", name).error("a1")
     assert error is not None
     assert error["code"] == "train.preempted"
     assert f"step {newest.meta['step']}," in error["message"]
@@ -98,7 +98,7 @@ def test_elastic_training_continues_in_one_process_what_two_held_in_parts(
     saved_step = bench.checkpoints(name)[-1]["step"]
     assert bench.train(name, "a2") is ExitCode.BAD_SPEC, "another layout, and the training is not elastic"
     assert bench.train(name, "a3", elastic=True) is ExitCode.DONE
-    result, whole = bench.address("train", name).result(), bench.address("train", "undisturbed").result()
+    result, whole = bench.work_folder("train", name).result(), bench.work_folder("train", "undisturbed").result()
     assert result is not None
     assert whole is not None
     assert result.scalars["world_size"] == 1

@@ -30,9 +30,9 @@ def test_stopped_rank_is_named_with_node_step_and_limit(tmp_path: Path, monkeypa
     finally:
         process.kill()
         process.wait()
-    address = bench.address("train", "stopped")
-    await_condition(lambda: processes_of(address.uri) == [], "the ranks to end")
-    error = address.error("a1")
+    work_folder = bench.work_folder("train", "stopped")
+    await_condition(lambda: processes_of(work_folder.uri) == [], "the ranks to end")
+    error = work_folder.error("a1")
     assert error is not None
     assert (error["code"], error["rank"]) == ("peer.lost", 0)
     message = str(error["message"])

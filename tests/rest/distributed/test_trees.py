@@ -44,7 +44,7 @@ def undisturbed(bench: TreesBench) -> str:
 def trained(bench: TreesBench, name: str, attempt_id: str) -> str:
     """Train to the end; return the model's digest: of its weights, and of the losses of every round, which the best round may leave out."""
     finish(bench, name, attempt_id)
-    result = bench.address("train", name).result()
+    result = bench.work_folder("train", name).result()
     assert result is not None
     return result.digest
 
@@ -56,22 +56,22 @@ def stop_rank(pid: int) -> None:
 def killed(bench: TreesBench, name: str, kill: Kill) -> str | None:
     """Kill an attempt after its first checkpoint; return the code of its error."""
     process = start(bench, name, "a1")
-    address = bench.address("train", name)
+    work_folder = bench.work_folder("train", name)
     try:
         await_condition(lambda: bool(bench.checkpoints(name)) or process.poll() is not None, "a checkpoint")
         kill(process.pid)
         if kill is stop_rank:
             # torchrun ends a stopped process after its own grace period: what counts is what the other one says.
-            await_condition(lambda: address.error("a1") is not None, "the error of the rank that waits")
-            for pid in processes_of(address.uri):
+            await_condition(lambda: work_folder.error("a1") is not None, "the error of the rank that waits")
+            for pid in processes_of(work_folder.uri):
                 os.kill(pid, signal.SIGKILL)
         assert process.wait(WAIT_SECONDS) != 0
     finally:
         process.kill()
         process.wait()
-    await_condition(lambda: processes_of(address.uri) == [], "the ranks to end")
-    assert address.result() is None
-    error = address.error("a1")
+    await_condition(lambda: processes_of(work_folder.uri) == [], "the ranks to end")
+    assert work_folder.result() is None
+    error = work_folder.error("a1")
     return None if error is None else str(error["code"])
 
 
@@ -95,6 +95,6 @@ def test_killed_training_of_trees_leaves_no_process_and_ends_in_the_undisturbed_
     saved_round = bench.checkpoints(name)[-1]["step"]
     assert 0 < saved_round < ROUNDS
     assert trained(bench, name, "a2") == undisturbed
-    key = bench.store.bucket.key(bench.address("train", name).uri)
+    key = bench.store.bucket.key(bench.work_folder("train", name).uri)
     log = bench.store.bucket.get(f"{key}/attempts/a2/log.txt").decode()
     assert f"resuming after round {saved_round}" in log

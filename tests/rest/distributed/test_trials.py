@@ -42,7 +42,7 @@ def test_two_ranks_train_with_one_studys_settings_and_end_together(bench: StudyB
     space = {"learning_rate": {"choices": [0.02, 1e-9]}}
     spec = bench.spec(trials=2, pruner="halving", sampler="grid", space=space, seed=0)
     for slot in (0, 1):
-        assert trial(bench, spec, "two ranks", slot, tmp_path) == 0, bench.address("two ranks", slot).error("a1")
+        assert trial(bench, spec, "two ranks", slot, tmp_path) == 0, bench.work_folder("two ranks", slot).error("a1")
     able, idle = bench.study("two ranks").records()
     assert [record.settings["learning_rate"] for record in (able, idle)] == [0.02, 1e-9]
     assert (able.state, able.epochs) == ("complete", 2)
@@ -57,7 +57,7 @@ def test_trials_of_trees_train_in_two_ranks_and_all_ranks_end_where_one_is_prune
     train = Train.model_validate({**keys, "placement": {"nodes": 1, "processes_per_node": 2, "cpus": 1}})
     spec = neural.model_copy(update={"train": train})
     for slot in (0, 1):
-        assert trial(bench, spec, "two ranks of trees", slot, tmp_path) == 0, bench.address("two ranks of trees", slot).error("a1")
+        assert trial(bench, spec, "two ranks of trees", slot, tmp_path) == 0, bench.work_folder("two ranks of trees", slot).error("a1")
     able, idle = bench.study("two ranks of trees").records()
     assert [record.settings["settings.gamma"] for record in (able, idle)] == [0.0, 1e6]
     assert (able.state, able.epochs) == ("complete", 9)

@@ -52,11 +52,11 @@ def measure(folder: Path) -> dict[str, tuple[float, float]]:
     spec_uri = store.put_json(freeze(spec))
 
     def stage(name: str, inputs: dict[str, str], parameters: dict[str, Any]) -> StageResult:
-        address = store.address(spec.name, name, "f" * 64)
+        work_folder = store.work_folder(spec.name, name, "f" * 64)
         request = StageRequest(
             pipeline=spec.name,
             stage=name,
-            fingerprint="f" * 64,
+            work_id="f" * 64,
             attempt_id="a1",
             store_uri=store.root_uri,
             spec_uri=spec_uri,
@@ -66,8 +66,8 @@ def measure(folder: Path) -> dict[str, tuple[float, float]]:
             run=RunIdentity(dag_id=spec.name, run_id="r", task_id=name),
         )
         work = importlib.import_module(f"training.stages.{name}").work
-        assert run(work, address.write_request(request), stop=StopFlag()) is ExitCode.DONE
-        result = address.result()
+        assert run(work, work_folder.write_request(request), stop=StopFlag()) is ExitCode.DONE
+        result = work_folder.result()
         assert result is not None
         return result
 

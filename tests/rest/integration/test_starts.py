@@ -50,7 +50,7 @@ def test_same_night_twice_at_once_does_the_work_once_and_says_who_did_it(
         assert link is not None
         assert done["train"].run.run_id in unquote(link)
         assert installation.xcom(PIPELINE, run_id, "train")["reused_from"]["run_id"] == done["train"].run.run_id
-    attempts = installation.store.bucket.folders(f"stages/{PIPELINE}/train/{done['train'].fingerprint}/attempts")
+    attempts = installation.store.bucket.folders(f"stages/{PIPELINE}/train/{done['train'].work_id}/attempts")
     assert len(attempts) == 1
 
 
@@ -70,7 +70,7 @@ def test_forced_night_does_everything_again_and_makes_the_same(
     forced = results_of(installation, PIPELINE, installation.trigger(PIPELINE, {"as_of": AS_OF, "force": True}))
     for stage in STAGES:
         assert forced[stage].reused_from is None, stage
-        assert forced[stage].fingerprint != done[stage].fingerprint, stage
+        assert forced[stage].work_id != done[stage].work_id, stage
     # An evaluation also measures how long a prediction takes, which is never twice the same.
     same = [stage for stage in WORK_STAGES if stage != "evaluate"]
     assert {stage: forced[stage].digest for stage in same} == {stage: done[stage].digest for stage in same}
@@ -129,7 +129,7 @@ def test_overridden_threshold_is_another_evaluation_and_decision_which_records_i
     run_id = installation.trigger(PIPELINE, {"as_of": AS_OF, "evaluate": {"minimum": {"ndcg@10": 0.99}}})
     results = results_of(installation, PIPELINE, run_id)
     # `validate` compares with the newest validated snapshot, which other runs of this installation have moved.
-    assert {stage for stage in STAGES if results[stage].fingerprint != done[stage].fingerprint} - {"validate"} == {"evaluate", "promote"}
+    assert {stage for stage in STAGES if results[stage].work_id != done[stage].work_id} - {"validate"} == {"evaluate", "promote"}
     assert installation.xcom(PIPELINE, run_id, "resolve")["overrides"] == {"evaluate.minimum.ndcg@10": 0.99}
     shown = json.loads(installation.command(sys.executable, "-m", "nightshift.console", "show", PIPELINE, "--json"))
     decided = [entry for entry in shown[PIPELINE]["decisions"] if entry["evidence"].get("overrides")]

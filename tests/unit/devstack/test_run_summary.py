@@ -22,7 +22,7 @@ def result(stage: str, **more: Any) -> StageResult:
     values: dict[str, Any] = {
         "pipeline": DAG,
         "stage": stage,
-        "fingerprint": "f" * 64,
+        "work_id": "f" * 64,
         "artifact_uri": "file:///none",
         "digest": "d" * 64,
         "run": RunIdentity(dag_id=DAG, run_id=RUN, task_id=stage),

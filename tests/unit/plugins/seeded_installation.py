@@ -118,7 +118,7 @@ def _seed_results(session: Session, run: DagRun) -> None:
     result = StageResult(
         pipeline=run.dag_id,
         stage="train",
-        fingerprint="f" * 64,
+        work_id="f" * 64,
         artifact_uri=f"file:///store/{run.dag_id}",
         digest="d" * 64,
         run=RunIdentity(dag_id=run.dag_id, run_id=run.run_id, task_id="train"),
@@ -206,12 +206,12 @@ def seed_model(pipeline: str, *outcomes: tuple[str, str]) -> None:
 def seed_checkpoints(pipeline: str) -> list[str]:
     """Record a training of five epochs of the run DONE, which keeps the names of the last four; return the URIs of its checkpoints."""
     store = Store(Settings.from_environment().store_uri)
-    address = store.address(pipeline, "train", "f" * 64)
-    address.write_request(
+    work_folder = store.work_folder(pipeline, "train", "f" * 64)
+    work_folder.write_request(
         StageRequest(
             pipeline=pipeline,
             stage="train",
-            fingerprint="f" * 64,
+            work_id="f" * 64,
             attempt_id="a1",
             store_uri=store.root_uri,
             spec_uri="",
@@ -220,7 +220,7 @@ def seed_checkpoints(pipeline: str) -> list[str]:
             run=RunIdentity(dag_id=pipeline, run_id=DONE, task_id="train"),
         )
     )
-    lease, found = Lease.acquire(address, owner="seeded", attempt_id="a1"), []
+    lease, found = Lease.acquire(work_folder, owner="seeded", attempt_id="a1"), []
     for epoch in range(1, NUM_EPOCHS + 1):
         data = bytes([epoch] * 8)
         files = {"block-00000": FileEntry(digest=store.objects.put_bytes(data), size_bytes=len(data))}

@@ -14,11 +14,11 @@ from training.runtime.provenance import CHECKOUT
 
 STAGE = '''"""Counts the columns of a dataset."""
 
-from training.runtime.runner import Outcome, StageContext, main
+from training.runtime.runner import StageContext, StageOutput, main
 
 
-def work(context: StageContext) -> Outcome:
-    return Outcome(artifact_uri=context.request.inputs["dataset"], digest="d" * 64, scalars={"rows": 3, "columns": 7})
+def work(context: StageContext) -> StageOutput:
+    return StageOutput(artifact_uri=context.request.inputs["dataset"], digest="d" * 64, scalars={"rows": 3, "columns": 7})
 
 
 if __name__ == "__main__":
@@ -50,7 +50,7 @@ print("chain", sorted(added.upstream_task_ids), sorted(added.downstream_task_ids
 frozen = store.put_json(freeze(resolve_uris(spec, os.environ)))
 resolved = ResolvedRun({"spec_uri": frozen, "as_of": "2026-02-01T02:00:00+00:00", "force": False})
 run = RunIdentity(dag_id=spec.name, run_id="r1", task_id="profile")
-made = {"pipeline": spec.name, "fingerprint": "f" * 64, "run": run, "attempt_id": "a", "attempts": 1, "committed_at": ""}
+made = {"pipeline": spec.name, "work_id": "f" * 64, "run": run, "attempt_id": "a", "attempts": 1, "committed_at": ""}
 dataset = StageResult(stage="prepare", artifact_uri="file:///dataset", digest="1", **made)
 work = work_of("profile", resolved, {"dataset": dataset}, nonce="", settings=settings)
 print("code", "training/stages/profile.py" in work.code.files)

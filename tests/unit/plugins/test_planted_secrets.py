@@ -243,7 +243,7 @@ def test_a_real_stage_that_fails_shows_none(installation: Path, store: Store) ->
     request = StageRequest(
         pipeline=spec.name,
         stage="ingest",
-        fingerprint="f" * 64,
+        work_id="f" * 64,
         attempt_id="a1",
         store_uri=store.root_uri,
         spec_uri=store.put_json(freeze(spec)),
@@ -252,7 +252,7 @@ def test_a_real_stage_that_fails_shows_none(installation: Path, store: Store) ->
         parameters={"listing": {"clicks": [part]}},
         run=RunIdentity(dag_id=spec.name, run_id="r1", task_id="ingest"),
     )
-    uri = store.address(spec.name, "ingest", request.fingerprint).write_request(request)
+    uri = store.work_folder(spec.name, "ingest", request.work_id).write_request(request)
     command = command_of(uri, request, spec, parent_pid=os.getpid())
 
     ended = LocalLauncher(settings).run(command, stage_environment(settings, "ingest", spec), lines.append)

@@ -1,4 +1,4 @@
-"""Requests, results, fingerprints."""
+"""Requests, results, work ids."""
 
 import dataclasses
 import json
@@ -15,16 +15,16 @@ from training.contracts import (
     StageRequest,
     StageResult,
     canonical_json,
-    fingerprint,
     json_number,
     require_result,
+    work_id,
 )
 
 RUN = RunIdentity(dag_id="p", run_id="manual__1", task_id="train", try_number=2)
 RESULT = StageResult(
     pipeline="p",
     stage="train",
-    fingerprint="f" * 64,
+    work_id="f" * 64,
     artifact_uri="file:///s/manifests/sha256/aa/aa.json",
     digest="a" * 64,
     run=RUN,
@@ -43,7 +43,7 @@ JSON = st.recursive(
 
 def print_of(**changes: object) -> str:
     values = {"spec_part": {"a": 1}, "code_version": "c", "inputs": {"x": "y"}, "nonce": ""} | changes
-    return fingerprint("train", **values)  # type: ignore[arg-type]
+    return work_id("train", **values)  # type: ignore[arg-type]
 
 
 @given(JSON)
@@ -58,14 +58,14 @@ def test_what_is_not_json_is_refused(value: object) -> None:
         canonical_json({"x": value})
 
 
-def test_equal_work_has_an_equal_fingerprint() -> None:
-    assert fingerprint("train", spec_part={"a": 1, "b": 2}, code_version="c", inputs={}) == fingerprint(
+def test_equal_work_has_an_equal_work_id() -> None:
+    assert work_id("train", spec_part={"a": 1, "b": 2}, code_version="c", inputs={}) == work_id(
         "train", spec_part={"b": 2, "a": 1}, code_version="c", inputs={}
     )
 
 
 @pytest.mark.parametrize("change", [{"spec_part": {"a": 2}}, {"code_version": "d"}, {"inputs": {"x": "z"}}, {"nonce": "run"}])
-def test_anything_the_work_depends_on_changes_the_fingerprint(change: dict[str, object]) -> None:
+def test_anything_the_work_depends_on_changes_the_work_id(change: dict[str, object]) -> None:
     assert print_of() != print_of(**change)
 
 
@@ -73,7 +73,7 @@ def test_request_survives_a_round_trip() -> None:
     request = StageRequest(
         pipeline="p",
         stage="train",
-        fingerprint="f" * 64,
+        work_id="f" * 64,
         attempt_id="1",
         store_uri="file:///s",
         spec_uri="file:///s/objects/sha256/ab/ab",

@@ -13,8 +13,8 @@ from training.contracts import StageRequest, StageResult
 from training.engine.checkpoint.chunks import Saved, read_index
 from training.errors import DataError, DeniedError, Problem, SpecError, shown
 from training.store import Manifest, Store
-from training.store.addresses import StoreUri
 from training.store.checkpoint_entries import CHECKPOINT, standing
+from training.store.work_folder import StoreUri
 
 SOURCE: Final = "nightshift checkpoints"
 STAGE: Final = "train"
@@ -29,7 +29,7 @@ class Listing:
     """A checkpoint of a run."""
 
     run: str
-    fingerprint: str
+    work_id: str
     """Of its training."""
     uri: str
     """Of its manifest."""
@@ -50,24 +50,24 @@ def listings(store: Store, pipeline: str, run: str | None = None) -> list[Listin
     A run that reused another run's training has that run's checkpoints: their `run` is the one that trained.
     """
     found: list[Listing] = []
-    for fingerprint in store.bucket.folders(f"stages/{pipeline}/{STAGE}"):
-        saved = _saved(store, pipeline, fingerprint)
+    for work_id in store.bucket.folders(f"stages/{pipeline}/{STAGE}"):
+        saved = _saved(store, pipeline, work_id)
         if not saved:
             continue
-        for asked in sorted({request.run.run_id for request in requests(store, pipeline, fingerprint)}):
+        for asked in sorted({request.run.run_id for request in requests(store, pipeline, work_id)}):
             if run is None or run == asked:
                 found += _named(store, pipeline, asked, saved)
     if not found and run is not None and (trained := _reused_training(store, pipeline, run)) is not None:
-        found += _named(store, pipeline, trained.run.run_id, _saved(store, pipeline, trained.fingerprint))
+        found += _named(store, pipeline, trained.run.run_id, _saved(store, pipeline, trained.work_id))
     return sorted(found, key=lambda listing: (listing.run, listing.saved_at, listing.step))
 
 
-def requests(store: Store, pipeline: str, fingerprint: str) -> Iterator[StageRequest]:
+def requests(store: Store, pipeline: str, work_id: str) -> Iterator[StageRequest]:
     """Yield the requests of a training's attempts; those that cannot be read are left out."""
-    address = store.address(pipeline, STAGE, fingerprint)
-    for attempt in address.attempts():
+    work_folder = store.work_folder(pipeline, STAGE, work_id)
+    for attempt in work_folder.attempts():
         try:
-            yield address.request(attempt)
+            yield work_folder.request(attempt)
         except DataError:
             continue
 
@@ -123,7 +123,7 @@ def restorable(store: Store, pipeline: str, run: str, name: str) -> Listing:
 
 def instant_of(store: Store, pipeline: str, listing: Listing) -> str | None:
     """Return the instant (ISO 8601) of the run whose training saved a checkpoint; None where its requests are deleted."""
-    return next((request.as_of for request in requests(store, pipeline, listing.fingerprint)), None)
+    return next((request.as_of for request in requests(store, pipeline, listing.work_id)), None)
 
 
 def opened(store: Store, uri: str) -> tuple[Manifest, Saved]:
@@ -178,19 +178,19 @@ def _reused_training(store: Store, pipeline: str, run: str) -> StageResult | Non
     head = store.run_ref(pipeline, run, f"reused/{STAGE}").read()
     if head is None:
         return None
-    for fingerprint in store.bucket.folders(f"stages/{pipeline}/{STAGE}"):
-        result = store.address(pipeline, STAGE, fingerprint).result()
+    for work_id in store.bucket.folders(f"stages/{pipeline}/{STAGE}"):
+        result = store.work_folder(pipeline, STAGE, work_id).result()
         if result is not None and result.artifact_uri == head.value:
             return result
     return None
 
 
-def _saved(store: Store, pipeline: str, fingerprint: str) -> list[Listing]:
+def _saved(store: Store, pipeline: str, work_id: str) -> list[Listing]:
     """Return what a training's journal has, without names; of a step that was saved again, the last one."""
-    prefix = f"stages/{pipeline}/{STAGE}/{fingerprint}/journal"
+    prefix = f"stages/{pipeline}/{STAGE}/{work_id}/journal"
     times = {entry.key: entry.modified for entry in store.bucket.list(prefix)}
     by_step: dict[int, Listing] = {}
-    history = store.address(pipeline, STAGE, fingerprint).journal().history()
+    history = store.work_folder(pipeline, STAGE, work_id).chain().history()
     stand = {entry.number for entry in standing(history, attrgetter("value"))}
     for entry in history:
         if entry.value["kind"] != CHECKPOINT:
@@ -198,7 +198,7 @@ def _saved(store: Store, pipeline: str, fingerprint: str) -> list[Listing]:
         payload, modified = entry.value["payload"], times[f"{prefix}/{entry.number:010d}.json"]
         saved = Listing(
             run="",
-            fingerprint=fingerprint,
+            work_id=work_id,
             uri=payload["uri"],
             step=payload["step"],
             epoch=payload["epoch"],

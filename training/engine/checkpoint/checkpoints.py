@@ -72,7 +72,7 @@ class MakeWriter(Protocol):
 
 
 class Checkpoints:
-    """Saves and restores one training's state at its address. The processes that its strategy names save; every one restores."""
+    """Saves and restores one training's state in its work folder. The processes that its strategy names save; every one restores."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Checkpoints:
         keep: int = DEFAULT_KEEP,
         make_writer: MakeWriter = CheckpointWriter,
     ) -> None:
-        """Open the checkpoints of an address.
+        """Open the checkpoints of a work folder.
 
         Args:
             interval: when a save without a name is due.

@@ -15,8 +15,8 @@ from training.errors import DataError, NoUsableCheckpointError, Problem, SpecErr
 from training.process import liveness
 from training.runtime.context import StageContext
 from training.store import Manifest
-from training.store.addresses import StoreUri
 from training.store.checkpoint_entries import standing
+from training.store.work_folder import StoreUri
 
 if TYPE_CHECKING:
     import torch
@@ -61,12 +61,12 @@ class Filled:
 
 
 class CheckpointReader:
-    """Reads the checkpoints of one training's address."""
+    """Reads the checkpoints of one training's work folder."""
 
     def __init__(self, context: StageContext, *, identity: CheckpointIdentity) -> None:
         self._context = context
         self._store = context.store
-        self._address = context.address
+        self._work_folder = context.work_folder
         self._identity = identity
         self._start = ""
         """Digest of another training's checkpoint that this one begins at; empty: none."""
@@ -84,7 +84,7 @@ class CheckpointReader:
             NoUsableCheckpointError: there are some and none can be read.
             SpecError: `checkpoint.mismatch`.
         """
-        entries = standing(self._address.journal().history(), attrgetter("value"))
+        entries = standing(self._work_folder.chain().history(), attrgetter("value"))
         reasons = []
         for entry in reversed(entries):
             if before is not None and entry.number >= before:
@@ -101,13 +101,13 @@ class CheckpointReader:
         if entries:
             raise NoUsableCheckpointError(
                 "checkpoint.unusable",
-                f"none of {len(entries)} checkpoints of {self._address.uri} can be read: " + "; ".join(reasons[:5]),
+                f"none of {len(entries)} checkpoints of {self._work_folder.uri} can be read: " + "; ".join(reasons[:5]),
                 hint="restore the objects from a backup, or trigger the run with force to train from the start",
             )
         return 0
 
     def begin_at(self, digest: str, *, keep: int) -> None:
-        """Make another training's checkpoint the first one of this address, unless it has some of its own: it resumes from there.
+        """Make another training's checkpoint the first one of this work folder, unless it has some of its own: it resumes from there.
 
         It may be of another layout, or of another number of processes. All processes must call it.
 
@@ -121,7 +121,7 @@ class CheckpointReader:
         self._start = digest
         lease = self._context.lease
         # Where all were withdrawn, the start with them, it begins there again, and not at step 0.
-        if lease is None or standing(self._address.journal().history(), attrgetter("value")):
+        if lease is None or standing(self._work_folder.chain().history(), attrgetter("value")):
             return
         uri = self._store.bucket.uri(self._store.manifests.key(digest))
         with liveness.phase("checkpoint", "read"):
@@ -184,7 +184,7 @@ class CheckpointReader:
         return Filled(cast(Position, meta), frozenset(wanted))
 
     def _uri(self, entry_number: int) -> str:
-        return str(self._address.journal().at(entry_number).value["payload"]["uri"])
+        return str(self._work_folder.chain().at(entry_number).value["payload"]["uri"])
 
     def _agrees(self, identity: Mapping[str, object], digest: str) -> bool:
         """Return whether a checkpoint is of this training; an elastic one, and one that begins at it, may continue with other processes."""

@@ -1,6 +1,6 @@
 """Writes checkpoints: one copy out of the training's tensors, everything else in a thread; committed through the lease.
 
-A block that did not change is not written again. The commit is an entry of the address's journal, so a fenced attempt's is refused.
+A block that did not change is not written again. The commit is an entry of the work's journal, so a fenced attempt's is refused.
 Here is what all writers share, and the one of a single process; `training.large.checkpoint.sharded_writer` is that of several.
 """
 
@@ -27,9 +27,9 @@ from training.installation import node_name
 from training.process import liveness
 from training.runtime.context import StageContext
 from training.store import Manifest, set_run_ref
-from training.store.addresses import StoreUri
 from training.store.checkpoint_entries import CHECKPOINT
 from training.store.manifests import FileEntry
+from training.store.work_folder import StoreUri
 
 if TYPE_CHECKING:
     from training.engine.checkpoint.tensors import State, TensorBuffer
@@ -74,7 +74,7 @@ class Interval:
 
 
 class Commits:
-    """Makes checkpoints of one training's address known: the manifest, the journal's entry, the run's refs."""
+    """Makes checkpoints of one training's work folder known: the manifest, the journal's entry, the run's refs."""
 
     def __init__(self, context: StageContext, *, identity: CheckpointIdentity, keep: int) -> None:
         self._context = context
@@ -132,7 +132,7 @@ class Commits:
 
     def _saved_digests(self) -> set[str]:
         """Return the digests of all checkpoints that this training has committed."""
-        history = self._context.address.journal().history()
+        history = self._context.work_folder.chain().history()
         return {StoreUri(entry.value["payload"]["uri"]).digest for entry in history if entry.value["kind"] == CHECKPOINT}
 
 
@@ -261,7 +261,7 @@ def is_full(err: BaseException) -> bool:
 
 
 class CheckpointWriter:
-    """Saves one training's state at its address from one process, one save at a time, in format 1."""
+    """Saves one training's state in its work folder from one process, one save at a time, in format 1."""
 
     def __init__(self, context: StageContext, *, interval: Interval, identity: CheckpointIdentity, by_name: bool, keep: int) -> None:
         self._by_name = by_name

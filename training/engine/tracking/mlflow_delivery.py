@@ -117,7 +117,7 @@ def tracked_run(bucket: Bucket, parameters: JsonObject) -> str | None:
     None where MLflow answers that it has no such run, or that a user deleted it: the work of the caller does without.
 
     Args:
-        parameters: `training_uri`, the training's address, and `mlflow_run_id`, which the training knew; neither: there is no training.
+        parameters: `training_uri`, the training's work folder, and `mlflow_run_id`, which the training knew; neither: there is no training.
     """
     known, training_uri = (None if (value := parameters.get(key)) is None else str(value) for key in ("mlflow_run_id", "training_uri"))
     run_id = known if training_uri is None else deliver_if_reachable(RunJournal(bucket, bucket.key(training_uri))) or known

@@ -1,6 +1,6 @@
 """What the store holds of MLflow's runs: how to make them, and which metrics of a training's journal they lack.
 
-Of one MLflow run, `key` being a training's address or a study's prefix:
+Of one MLflow run, `key` being a training's work folder or a study's prefix:
 
     <key>/tracking-run.json                  how to make the run, and a token that its tags carry; the first attempt's word stands
     <key>/tracking.json                      the run's id; `_RESULT.json` cannot get it later, so evaluate and promote read it here

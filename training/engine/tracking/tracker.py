@@ -145,7 +145,7 @@ class Tracker:
         self.run_id: str | None = None
         """Of MLflow, once it is known."""
         self._opens_by = time.monotonic() + OPEN_SECONDS
-        self._journal = RunJournal(bucket, bucket.key(context.address.uri))
+        self._journal = RunJournal(bucket, bucket.key(context.work_folder.uri))
         self._writer = JournalWriter(MetricJournal(bucket, request.pipeline, str(self._metrics)), request.attempt_id)
         self._writing = Repeated(self._write, "metrics", WRITE_SECONDS, "metrics wait for the store: %s")
         self._sending = Repeated(self._send, "tracking", SEND_SECONDS, "MLflow is away, metrics are kept: %s")
@@ -266,7 +266,7 @@ class Tracker:
         return {
             "nightshift.pipeline": request.pipeline,
             "nightshift.run_id": request.run.run_id,
-            "nightshift.fingerprint": request.fingerprint,
+            "nightshift.fingerprint": request.work_id,
             "nightshift.as_of": request.as_of,
             "nightshift.git_commit": str(state["commit"]),
             "nightshift.git_dirty": str(state["dirty"]).lower(),

@@ -45,7 +45,7 @@ CLOSE_SECONDS: Final = 5.0
 
 
 class ShardedWriter:
-    """Saves one training's state at its address from every process of its gang. All call `save` at the same steps."""
+    """Saves one training's state in its work folder from every process of its gang. All call `save` at the same steps."""
 
     def __init__(
         self, context: StageContext, *, savers: Savers, interval: Interval, identity: CheckpointIdentity, by_name: bool, keep: int

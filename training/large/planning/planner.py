@@ -18,7 +18,7 @@ from training.spec.layout import Layout
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LayoutVerdict:
+class JudgedLayout:
     """A layout and why it is taken or not."""
 
     layout: Layout
@@ -37,8 +37,8 @@ class Plan:
     facts: ModelSize
     work: StepWork
     devices: Devices
-    chosen: LayoutVerdict
-    rejected: Sequence[LayoutVerdict] = field(default=())
+    chosen: JudgedLayout
+    rejected: Sequence[JudgedLayout] = field(default=())
     advice: Sequence[str] = field(default=())
 
     @property
@@ -65,7 +65,7 @@ class Plan:
         """Return the choice, what was rejected before it, and advice: one line each."""
         budget = f"{gib(self.devices.usable_bytes)} of {gib(self.devices.kind.memory_bytes)} can be planned for"
         first = f"layout {self.layout.words()}: {gib(self.chosen.memory.total)} per process; {budget}"
-        return [first, *(f"rejected {verdict.words()}" for verdict in self.rejected), *self.advice]
+        return [first, *(f"rejected {candidate.words()}" for candidate in self.rejected), *self.advice]
 
 
 def gib(num_bytes: float) -> str:
@@ -75,16 +75,16 @@ def gib(num_bytes: float) -> str:
 
 def plan(facts: ModelSize, work: StepWork, devices: Devices) -> Plan:
     """Return the layout that `train.parallel: auto` takes; where none fits, that with the least memory, and `fits` is False."""
-    rejected: list[LayoutVerdict] = []
+    rejected: list[JudgedLayout] = []
     for layout in candidates(facts, devices):
-        verdict = judged(facts, work, layout, devices)
-        if verdict.problem is None:
+        candidate = judged(facts, work, layout, devices)
+        if candidate.problem is None:
             return Plan(
-                facts=facts, work=work, devices=devices, chosen=verdict, rejected=rejected, advice=_advice(facts, work, rejected, devices)
+                facts=facts, work=work, devices=devices, chosen=candidate, rejected=rejected, advice=_advice(facts, work, rejected, devices)
             )
-        rejected.append(verdict)
-    least = min(rejected, key=lambda verdict: (_has_too_many_ranks(verdict.layout, work), verdict.memory.total))
-    others = [verdict for verdict in rejected if verdict is not least]
+        rejected.append(candidate)
+    least = min(rejected, key=lambda candidate: (_has_too_many_ranks(candidate.layout, work), candidate.memory.total))
+    others = [candidate for candidate in rejected if candidate is not least]
     return Plan(facts=facts, work=work, devices=devices, chosen=least, rejected=others, advice=_advice(facts, work, rejected, devices))
 
 
@@ -97,7 +97,7 @@ def check_fits(found: Plan) -> None:
     raise SpecError("train.parallel", [Problem(code="parallel.memory", field="train.parallel", message=message, hint=hint)])
 
 
-def judged(facts: ModelSize, work: StepWork, layout: Layout, devices: Devices) -> LayoutVerdict:
+def judged(facts: ModelSize, work: StepWork, layout: Layout, devices: Devices) -> JudgedLayout:
     """Return whether a layout fits."""
     memory = memory_of(facts, work, layout, devices)
     problem = None
@@ -108,7 +108,7 @@ def judged(facts: ModelSize, work: StepWork, layout: Layout, devices: Devices) -
     elif memory.total > devices.usable_bytes:
         name, most = max(memory.by_kind().items(), key=lambda item: item[1])
         problem = f"needs {gib(memory.total)}, of it {name.replace('_', ' ')} {gib(most)}; {gib(devices.usable_bytes)} can be planned for"
-    return LayoutVerdict(layout=layout, memory=memory, problem=problem)
+    return JudgedLayout(layout=layout, memory=memory, problem=problem)
 
 
 def _has_too_many_ranks(layout: Layout, work: StepWork) -> bool:
@@ -148,7 +148,7 @@ def _divisors(number: int) -> list[int]:
     return [size for size in range(1, number + 1) if number % size == 0]
 
 
-def _advice(facts: ModelSize, work: StepWork, rejected: Sequence[LayoutVerdict], devices: Devices) -> list[str]:
+def _advice(facts: ModelSize, work: StepWork, rejected: Sequence[JudgedLayout], devices: Devices) -> list[str]:
     """Return keys of the spec that would let a simpler layout fit, which is rejected as the spec is."""
     found = []
     for mode in ("selective", "full") if work.mode == "none" else ():
@@ -166,6 +166,6 @@ def _advice(facts: ModelSize, work: StepWork, rejected: Sequence[LayoutVerdict],
     return found
 
 
-def _fitting(facts: ModelSize, work: StepWork, rejected: Sequence[LayoutVerdict], devices: Devices) -> LayoutVerdict | None:
-    verdicts = (judged(facts, work, verdict.layout, devices) for verdict in rejected)
-    return next((verdict for verdict in verdicts if verdict.problem is None), None)
+def _fitting(facts: ModelSize, work: StepWork, rejected: Sequence[JudgedLayout], devices: Devices) -> JudgedLayout | None:
+    candidates = (judged(facts, work, candidate.layout, devices) for candidate in rejected)
+    return next((candidate for candidate in candidates if candidate.problem is None), None)

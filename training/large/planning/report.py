@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from training.contracts import JsonObject
 from training.large.planning.costs import FP32_SHARE, MFU
 from training.large.planning.devices import USABLE_SHARE
-from training.large.planning.planner import LayoutVerdict, Plan, gib
+from training.large.planning.planner import JudgedLayout, Plan, gib
 
 
 def text_of(plan: Plan, *, assumed: Sequence[str] = ()) -> str:
@@ -77,11 +77,11 @@ def json_of(plan: Plan, *, assumed: Sequence[str] = ()) -> JsonObject:
             for one in plan.wire
         ],
         "step_seconds": {"total": time.total, "compute": time.compute, "wire": time.wire, "update": time.update},
-        "rejected": [_verdict(verdict) for verdict in plan.rejected],
+        "rejected": [_judged(candidate) for candidate in plan.rejected],
         "advice": list(plan.advice),
         "assumed": [*assumptions(plan), *assumed],
     }
 
 
-def _verdict(verdict: LayoutVerdict) -> JsonObject:
-    return {"layout": dict(verdict.layout.sizes()), "memory_bytes": verdict.memory.total, "problem": verdict.problem}
+def _judged(candidate: JudgedLayout) -> JsonObject:
+    return {"layout": dict(candidate.layout.sizes()), "memory_bytes": candidate.memory.total, "problem": candidate.problem}

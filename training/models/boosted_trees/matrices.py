@@ -1,7 +1,7 @@
 """The rows of a dataset as XGBoost's matrices: each process has its share of them, in memory, or on disk where they are too many.
 
 In memory, rows are binned shard by shard, so there is no copy of all of them. A GPU takes a copy of all its rows.
-XGBoost makes the same model of every kind of matrix, bit for bit, so which one is taken is neither a setting nor part of a fingerprint. A
+XGBoost makes the same model of every kind of matrix, bit for bit, so which one is taken is neither a setting nor part of a work id. A
 group must not be divided between blocks: no shard divides one.
 """
 

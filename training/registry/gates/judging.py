@@ -63,7 +63,7 @@ class Decision(_Judged):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CanaryVerdict(_Judged):
+class CanaryDecision(_Judged):
     """What becomes of a canary now."""
 
     outcome: CanaryOutcome
@@ -121,7 +121,7 @@ def judge_canary(
     since: datetime,
     now: datetime,
     approved: Sequence[ApprovedFinding] = (),
-) -> CanaryVerdict:
+) -> CanaryDecision:
     """Judge a canary by what arrived since it became one.
 
     It is rolled back at once where its primary metric is not a number and the champion's on the same rows is one, and, with
@@ -143,7 +143,7 @@ def judge_canary(
     num_rows = record.num_rows or 0
     reasons = list(_canary_alarms(record, canary_rules, rules, num_rows, approved))
     if any(not reason.passed and reason.severity != "warn" for reason in reasons):
-        return CanaryVerdict(outcome="roll_back", reasons=tuple(reasons))
+        return CanaryDecision(outcome="roll_back", reasons=tuple(reasons))
     waits = list(_canary_waits(canary_rules, rules, record, num_rows, elapsed_seconds=(now - since).total_seconds()))
     reasons += waits
     missing = {reason.gate for reason in waits if not reason.passed}
@@ -152,9 +152,9 @@ def judge_canary(
         if late:
             words = f"what is missing had not come within {duration_text(canary_rules.patience)} (promote.canary.patience)"
             reasons.append(Reason(gate="patience", passed=False, words=words))
-        return CanaryVerdict(outcome="roll_back" if late else "waiting", reasons=tuple(reasons))
+        return CanaryDecision(outcome="roll_back" if late else "waiting", reasons=tuple(reasons))
     tolerated = _tolerated(record, canary_rules, rules)
-    return CanaryVerdict(outcome="promote" if tolerated.passed else "roll_back", reasons=(*reasons, tolerated))
+    return CanaryDecision(outcome="promote" if tolerated.passed else "roll_back", reasons=(*reasons, tolerated))
 
 
 def _canary_alarms(

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
-from training.store import Ref, Store
+from training.store import Chain, Store
 
 SCHEME: Final = "models:/"
 NOTES: Final = "refs/registered"
@@ -96,8 +96,8 @@ def registration_of(number: object, source: object, found: Noted) -> MLflowRegis
     )
 
 
-def _ref(store: Store, model_id: str) -> Ref:
+def _ref(store: Store, model_id: str) -> Chain:
     def check(value: Any) -> None:
         Noted(**value)
 
-    return Ref(store.bucket, f"{NOTES}/{model_id}", check=check)
+    return Chain(store.bucket, f"{NOTES}/{model_id}", check=check)

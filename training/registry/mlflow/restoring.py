@@ -21,7 +21,7 @@ from training.registry.mlflow.versions import GONE, find_registered, is_at, log_
 from training.registry.model.files import CLIENT_FILE, check_files
 from training.registry.model.rebuild import rebuilt
 from training.store import Store
-from training.store.addresses import StoreUri
+from training.store.work_folder import StoreUri
 
 logger = logging.getLogger(__name__)
 

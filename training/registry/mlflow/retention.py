@@ -20,8 +20,8 @@ from training.registry.ledger.ledger import Entry, Ledger
 from training.registry.ledger.version_weights import forget_note, model_id_of, noted, noted_sources
 from training.registry.mlflow.versions import WEIGHTS_TAG, has_logged_model, pages, registry_faults, unless_gone
 from training.store import Store
-from training.store.addresses import StoreUri
 from training.store.reachability import units
+from training.store.work_folder import StoreUri
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ class OpenWork:
                     found.add(parameters.get("mlflow_run_id"))
                     if parameters.get("training_uri"):
                         # Without the root: a store that was moved has requests of its earlier place.
-                        journals.append(RunJournal(bucket, StoreUri(parameters["training_uri"]).work_key))
+                        journals.append(RunJournal(bucket, StoreUri(parameters["training_uri"]).folder_key))
         found |= {journal.run_id() for journal in journals}
         return frozenset(run_id for run_id in found if run_id)
 

@@ -35,7 +35,7 @@ _OWN_MODEL = re.compile(r"(?P<package>[A-Za-z_]\w*)(\.[A-Za-z_]\w*)*:[A-Za-z_]\w
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FamilyDescriptor:
-    """What spec, placement and fingerprints have to know of a family. Its implementation is `module.py` in the same folder."""
+    """What spec, placement and work ids have to know of a family. Its implementation is `module.py` in the same folder."""
 
     settings: type[Section]
     """Of `train.settings`."""
@@ -72,7 +72,7 @@ class FamilyDescriptor:
     """Of each process, unless `placement.cpus` says otherwise. Fixed: another number of threads can round otherwise."""
 
     def __post_init__(self) -> None:
-        # The registration of a model reads the first one, at the end of the night.
+        # The registration of a model reads the first one, at the end of the run.
         if not self.libraries:
             raise ValueError("libraries is empty: the first one names the framework of a model's version")
 

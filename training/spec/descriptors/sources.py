@@ -31,7 +31,7 @@ class Days(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SourceDescriptor:
-    """What spec, schedule and fingerprints have to know of a kind."""
+    """What spec, schedule and work ids have to know of a kind."""
 
     settings: type[Section] = NoSettings
     """Of the table's `settings`; the JSON schema names it by its class."""

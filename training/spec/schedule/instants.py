@@ -76,7 +76,7 @@ def _cron_fault(schedule: str) -> tuple[str, str, str] | None:
 
 
 def check_not_future(as_of: datetime, now: datetime) -> None:
-    """Refuse an instant that has not come: a champion of the future would keep every night before it from being compared.
+    """Refuse an instant that has not come: a champion of the future would keep every run before it from being compared.
 
     Args:
         as_of, now: aware.
@@ -95,7 +95,7 @@ def settle_as_of(spec: PipelineSpec, *, parameter: str | None, logical_date: dat
     """Return the instant whose past a run may see, in UTC.
 
     The parameter, else the logical date, else the last slot of the schedule at or before `run_after`; without a schedule, the last
-    midnight in the pipeline's time zone. So two triggers of one night share their work, although both came at another microsecond.
+    midnight in the pipeline's time zone. So two triggers of one day share their work, although both came at another microsecond.
 
     Args:
         parameter: as the trigger gave it: a day, or a date-time with an offset.

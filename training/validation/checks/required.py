@@ -14,7 +14,7 @@ from training.data.snapshot.parquet_parts import FILE_COLUMN
 from training.spec.schedule.partitions import Grain, bounds_of, grain_of
 from training.sql.expressions import quoted
 from training.validation.checks.key_order import has_unique_order
-from training.validation.results import CheckResult, ColumnStatistics, listed, verdict
+from training.validation.results import CheckResult, ColumnStatistics, listed, status_of
 from training.validation.snapshot_view import TableView
 
 NOTHING = "none"
@@ -25,7 +25,7 @@ def check_rows(view: TableView) -> CheckResult:
     """`data.empty`: the table has rows."""
     rows = view.facts["rows"]
     return CheckResult(
-        code="data.empty", check="row count", table=view.name, status=verdict(rows > 0), observed=f"{rows:,}", allowed="at least 1"
+        code="data.empty", check="row count", table=view.name, status=status_of(rows > 0), observed=f"{rows:,}", allowed="at least 1"
     )
 
 
@@ -90,7 +90,7 @@ def check_complete(view: TableView, statistics: Mapping[str, ColumnStatistics], 
                 check="no nulls in the label" if name == label else ("no nulls in the key" if name in view.contract.key else "no nulls"),
                 table=view.name,
                 column=name,
-                status=verdict(nulls == 0),
+                status=status_of(nulls == 0),
                 observed=f"{nulls:,} of {rows:,} rows" + (f" ({nulls / rows:.2%})" if nulls else ""),
                 allowed="0",
                 detail=NOT_KNOWN_YET if nulls and name == view.contract.known_at else "",
@@ -133,7 +133,7 @@ def check_unique(view: TableView) -> list[CheckResult]:
                 code="data.duplicates",
                 check="no file twice",
                 table=view.name,
-                status=verdict(not copies),
+                status=status_of(not copies),
                 observed=f"{sum(len(parts) - 1 for parts in copies)} copies",
                 allowed="0",
                 detail=f"equal bytes: {listed(copies[0])}" if copies else "",
@@ -149,7 +149,7 @@ def check_unique(view: TableView) -> list[CheckResult]:
             code="data.duplicates",
             check=f"one row per key ({', '.join(key)})",
             table=view.name,
-            status=verdict(extra == 0),
+            status=status_of(extra == 0),
             observed=f"{extra:,} rows too many" + (f" of {rows:,} ({extra / rows:.2%})" if extra else ""),
             allowed="0",
             detail=f"the first such key: {first}" if extra else "",
@@ -198,7 +198,7 @@ def check_partition_days(view: TableView, zone: ZoneInfo) -> list[CheckResult]:
             check=f"event times within the partition's {grain}",
             table=view.name,
             column=event_time,
-            status=verdict(not misplaced),
+            status=status_of(not misplaced),
             observed=f"{sum(count for _, count in misplaced):,} rows outside",
             allowed="0",
             detail=f"in the partitions of {listed([day for day, _ in misplaced])}" if misplaced else "",
@@ -266,7 +266,7 @@ def check_volume(view: TableView, previous: SnapshotMeta | None, limit: float | 
             code="volume.change",
             check=what,
             table=view.name,
-            status=verdict(abs(change) <= limit),
+            status=status_of(abs(change) <= limit),
             observed=f"{now:,} after {before:,} ({change:+.1%})",
             allowed=f"{allowed} of {against}",
         )
@@ -287,7 +287,7 @@ def check_freshness(view: TableView, limit: timedelta | None, as_of: datetime) -
             check="age of the newest row",
             table=view.name,
             column=event_time,
-            status=verdict(age_us is not None and age_us <= limit_us),
+            status=status_of(age_us is not None and age_us <= limit_us),
             observed="no event time" if age_us is None else hours(age_us),
             allowed=f"at most {hours(limit_us)}",
         )
@@ -311,9 +311,9 @@ def check_schema_change(view: TableView, previous: SnapshotMeta | None, *, block
     return [
         CheckResult(
             code="schema.changed",
-            check="schema of the previous night",
+            check="schema of the previous run",
             table=view.name,
-            status=verdict(not changes, blocks=blocks),
+            status=status_of(not changes, blocks=blocks),
             observed=f"{len(changes)} columns differ",
             allowed="0",
             detail="; ".join(changes[:10]),

@@ -64,16 +64,16 @@ def counts_of(view: TableView, profiles: Mapping[str, ColumnProfile], named: Col
     return found
 
 
-def to_json(tables: Tables, *, snapshot: str, as_of: str, nights: Sequence[JsonObject] = ()) -> JsonObject:
+def to_json(tables: Tables, *, snapshot: str, as_of: str, runs: Sequence[JsonObject] = ()) -> JsonObject:
     """Return what `tables_of` reads.
 
     Args:
         snapshot: digest.
         as_of: ISO 8601, of the run.
-        nights: `nights.night_of` this snapshot and those before, oldest first.
+        runs: `earlier_runs.numbers_of_run` this snapshot and those before, oldest first.
     """
     columns = {table: {name: _stored(counts) for name, counts in found.items()} for table, found in tables.items()}
-    return {"format": FORMAT, "snapshot": snapshot, "as_of": as_of, "tables": columns, "nights": list(nights)}
+    return {"format": FORMAT, "snapshot": snapshot, "as_of": as_of, "tables": columns, "runs": list(runs)}
 
 
 def tables_of(stored: Mapping[str, Any]) -> Tables | None:

@@ -30,7 +30,7 @@ class Earlier:
     """What it is: `previous`, `champion`, or both."""
     as_of: str
     tables: Tables
-    nights: Sequence[JsonObject] = ()
+    runs: Sequence[JsonObject] = ()
     """Up to that snapshot's, oldest first."""
 
     @property

@@ -43,7 +43,7 @@ def checkpoints_of(id: RunKey, granted: Granted, limit: Limit = PAGE_ITEMS, curs
     granted.require_read(pipeline, runs.unknown_run(pipeline, run_id))
     store = Store(Settings.from_environment().store_uri)
     # A run whose code was changed in between has several trainings, which may have the same steps.
-    found = page_of(checkpoints.listed(store, pipeline, run_id), lambda each: f"{each.fingerprint}:{each.step}", cursor, limit)
+    found = page_of(checkpoints.listed(store, pipeline, run_id), lambda each: f"{each.work_id}:{each.step}", cursor, limit)
     return Page(items=[checkpoints.checkpoint_of(store, each) for each in found.items], next=found.next)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 from nightshift.execution import gpus
-from nightshift.execution.attempt_end import Action, StageEndedError, Verdict
+from nightshift.execution.attempt_end import Action, AttemptEnd, StageEndedError
 from nightshift.execution.backend import Backend, Deferral, StageTask, keys_set
 from nightshift.execution.kubernetes.config import Cluster, check_placement, cluster_of
 from nightshift.execution.kubernetes.launch import launch_of
@@ -117,12 +117,12 @@ class KubernetesBackend(Backend):
             found = remote.advance(watched=watched, reported=reported)
             if self._stopped:
                 remote.stop()
-                raise StageEndedError(Verdict(action=Action.GIVE_UP, reason="stopped before it was done", code="stage.stopped"))
+                raise StageEndedError(AttemptEnd(action=Action.GIVE_UP, reason="stopped before it was done", code="stage.stopped"))
         except UnavailableError as err:
             if err.code != AWAY:
                 raise
             # The launch keeps running in the cluster: this costs none of the user's tries.
-            raise StageEndedError(Verdict(action=Action.GIVE_UP, reason=str(err), code=err.code)) from err
+            raise StageEndedError(AttemptEnd(action=Action.GIVE_UP, reason=str(err), code=err.code)) from err
         return found if isinstance(found, StageResult) else Deferral(trigger=watching(found, task))
 
     def stop(self) -> None:

@@ -85,7 +85,7 @@ class Cluster(Section):
     namespace: KubernetesName
     """Of all pods, Jobs and Services."""
     image: Line
-    """Of the stages; with a digest (`…@sha256:…`) that digest stands for the code in fingerprints."""
+    """Of the stages; with a digest (`…@sha256:…`) that digest stands for the code in work ids."""
     gpu_image: Line | None = None
     """For stages with GPUs; absent: `image`."""
     pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"

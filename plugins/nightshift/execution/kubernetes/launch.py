@@ -65,7 +65,7 @@ def kind_of(stage: str) -> Kind:
 def launch_name(pipeline: str, stage: str, attempt_id: str, number: int) -> str:
     """Return the name of the launch `number` of a piece of work: readable, at most 52 characters.
 
-    The attempt's random digits make it unlike any other in the namespace. A fingerprint would not: another installation with the same
+    The attempt's random digits make it unlike any other in the namespace. A work id would not: another installation with the same
     code and data has the same one.
     """
     tail = f"{stage}-{attempt_id[-12:]}-{number}"

@@ -40,7 +40,7 @@ PREFERENCE: Final = 100
 STOPPED: Final = (int(ExitCode.PREEMPTED), SIGNALS_START + signal.SIGTERM)
 """Exit codes of a member that was asked to stop, rising, as the API requires."""
 HANDOVER: Final = timedelta(minutes=5)
-"""From the trigger's verdict on a launch until a worker's task has deleted it, where workers are busy."""
+"""From when the trigger saw a launch end until a worker's task has deleted it, where workers are busy."""
 KEPT_SECONDS: Final = 86_400
 """After which Kubernetes itself removes a finished gang that no task came back for."""
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import takewhile
 
-from nightshift.execution.attempt_end import PARTIAL, UNPLACED, Action, Ended, StageEndedError, Verdict, judge
+from nightshift.execution.attempt_end import PARTIAL, UNPLACED, Action, AttemptEnd, Ended, StageEndedError, judge
 from nightshift.execution.backend import ELASTIC, StageTask, spec_environment
 from nightshift.execution.kubernetes.client import Submitter
 from nightshift.execution.kubernetes.config import Cluster
@@ -27,8 +27,8 @@ from training.errors import NightshiftError, StoreError
 from training.runtime.attempt_errors import error_of_ended
 from training.spec.rules.training import smaller_sizes
 from training.stage_table import TABLE, TRAININGS, Need
-from training.store.addresses import new_attempt_id
-from training.store.launches import PREEMPTED, Cause, LaunchEntry, Launches
+from training.store.launches import PREEMPTED, Cause, Launches, LaunchRecord
+from training.store.work_folder import new_attempt_id
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,7 +55,7 @@ class RemoteWork:
         self._cluster = cluster
         self._submitter = submitter
         self._spec = task.resolved.spec
-        self._address = task.work.folder
+        self._work_folder = task.work.folder
         self._launches = Launches(task.work.folder)
         self._stopped = False
 
@@ -75,7 +75,7 @@ class RemoteWork:
             last = launches[-1] if launches else None
             if last is not None:
                 self._show(last)
-            result = self._address.result()
+            result = self._work_folder.result()
             if result is not None:
                 self._clear(launches)
                 return result
@@ -88,10 +88,10 @@ class RemoteWork:
                 if status.phase != "ended":
                     return self._waiting(launches, is_backing_off=status.code == PARTIAL)
                 self._task.say(f"launch {last.number} ({last.name}) ended: {status.words}")
-                self._launches.note_end(last, status.to_json())
+                self._launches.record_end(last, status.to_json())
                 continue
             self._delete(last)
-            result = self._address.result()
+            result = self._work_folder.result()
             if result is not None:
                 return result
             seen = LaunchStatus.from_json(ended)
@@ -101,7 +101,7 @@ class RemoteWork:
             relaunch = self._relaunch(launches, seen) if is_mine else None
             self._claim(launches, relaunch.cause if relaunch else "again", ended=seen, relaunch=relaunch)
 
-    def _show(self, entry: LaunchEntry) -> None:
+    def _show(self, entry: LaunchRecord) -> None:
         """Have Airflow show a launch's manifest: it renders the task again each time that it resumes."""
         # A name that the launch was placed by may have left the cluster's file since. The work that is under way does not need it.
         with suppress(KeyError):
@@ -114,7 +114,7 @@ class RemoteWork:
         if launches and self._launches.end_of(launches[-1]) is None and self._is_of_this_try(launches[-1]):
             self._delete(launches[-1])
 
-    def _look(self, entry: LaunchEntry, reported: LaunchStatus | None) -> LaunchStatus:
+    def _look(self, entry: LaunchRecord, reported: LaunchStatus | None) -> LaunchStatus:
         """Return what is known of a launch; submit it where it was claimed and nothing came of it."""
         kind = kind_of(self._stage)
         status = self._submitter.look(entry.name, kind)
@@ -139,7 +139,7 @@ class RemoteWork:
             return LaunchStatus(phase="ended", code="pod.gone", words="it had ended before it was requested again")
         return LaunchStatus(phase="waiting")
 
-    def _is_outdated(self, reported: LaunchStatus, entry: LaunchEntry, status: LaunchStatus) -> bool:
+    def _is_outdated(self, reported: LaunchStatus, entry: LaunchRecord, status: LaunchStatus) -> bool:
         """Return whether a launch that the trigger gave up on for want of a place has one, or waits for its queue after it ran.
 
         A trigger that a new triggerer started again does not know that the launch has run, and that it may not shrink.
@@ -150,35 +150,35 @@ class RemoteWork:
 
     def _check_not_stopped(self) -> None:
         if self._stopped:
-            raise StageEndedError(Verdict(action=Action.GIVE_UP, reason="stopped before it began", code="stage.stopped"))
+            raise StageEndedError(AttemptEnd(action=Action.GIVE_UP, reason="stopped before it began", code="stage.stopped"))
 
-    def _is_of_this_try(self, entry: LaunchEntry) -> bool:
+    def _is_of_this_try(self, entry: LaunchRecord) -> bool:
         return entry.is_of(self._task.run.owner, self._generation) and entry.try_number == self._task.run.try_number
 
-    def _relaunch(self, launches: list[LaunchEntry], ended: LaunchStatus) -> Relaunch:
+    def _relaunch(self, launches: list[LaunchRecord], ended: LaunchStatus) -> Relaunch:
         """Return what the next launch is to be, after a short pause; raise if there is to be none. A long one is the triggerer's."""
         last = launches[-1]
         exit_code = 1 if ended.exit_code is None else ended.exit_code
         seen = Ended(exit_code=exit_code, seconds=0.0, code=ended.code, words=ended.words)
-        verdict = judge(seen, error_of_ended(self._address, last.attempt_id, exit_code))
-        relaunch = next_relaunch(verdict, self._relaunches(launches), self._spec, self._stage, name=last.name)
+        end = judge(seen, error_of_ended(self._work_folder, last.attempt_id, exit_code))
+        relaunch = next_relaunch(end, self._relaunches(launches), self._spec, self._stage, name=last.name)
         if relaunch.cause == "placement":
             waited = datetime.now(UTC) - datetime.fromisoformat(self._waiting_since(last, ended))
             if waited + timedelta(seconds=relaunch.pause_seconds) > self._cluster.schedule_timeout:
                 reason = f"[pod.unschedulable] {ended.words}; no place for all members within schedule_timeout"
-                raise StageEndedError(Verdict(action=Action.FAIL, reason=reason, code="pod.unschedulable"))
-        self._task.warn(f"{relaunch.words}; {resumption(self._address)}")
+                raise StageEndedError(AttemptEnd(action=Action.FAIL, reason=reason, code="pod.unschedulable"))
+        self._task.warn(f"{relaunch.words}; {resumption(self._work_folder)}")
         if relaunch.cause != "placement":
             time.sleep(relaunch.pause_seconds)
         return relaunch
 
-    def _waiting_since(self, last: LaunchEntry, ended: LaunchStatus) -> str:
+    def _waiting_since(self, last: LaunchRecord, ended: LaunchStatus) -> str:
         """Return since when the work waits for a place: a launch that ran ended the wait before it."""
         earlier = "" if self._launches.has_begun(last) else last.waiting_since
         return earlier or ended.waiting_since or datetime.now(UTC).isoformat(timespec="seconds")
 
     def _claim(
-        self, launches: list[LaunchEntry], cause: Cause, *, ended: LaunchStatus | None = None, relaunch: Relaunch | None = None
+        self, launches: list[LaunchRecord], cause: Cause, *, ended: LaunchStatus | None = None, relaunch: Relaunch | None = None
     ) -> None:
         """Claim the next launch. If another operator was faster, its launch is the next one, and the caller finds it."""
         self._check_not_stopped()
@@ -193,9 +193,9 @@ class RemoteWork:
         # The cluster reports that the holder of the work has ended.
         elastic = {ELASTIC: True} if self._stage in TRAININGS and self._smaller_sizes() else {}
         request = task.request(attempt_id=attempt_id, takeover_epoch=self._launches.holder_epoch(), **elastic)
-        entry = LaunchEntry(
+        entry = LaunchRecord(
             attempt_id=attempt_id,
-            request_uri=self._address.write_request(request),
+            request_uri=self._work_folder.write_request(request),
             name=launch_name(self._spec.name, task.work.stage, attempt_id, number),
             nodes=nodes,
             spot=spot,
@@ -218,7 +218,7 @@ class RemoteWork:
             by_hand = f"python -m training.stages.{task.work.stage} {entry.request_uri}"
             task.say(f"launch {number}: {entry.name}, {where}{' on spot nodes' if spot else ''}; to repeat it by hand: {by_hand}")
 
-    def _nodes(self, last: LaunchEntry | None, cause: Cause, ended: LaunchStatus | None) -> int:
+    def _nodes(self, last: LaunchRecord | None, cause: Cause, ended: LaunchStatus | None) -> int:
         if self._stage not in TRAININGS:
             return 1
         placement = self._spec.train.placement
@@ -229,12 +229,12 @@ class RemoteWork:
             return fewer[0] if fewer else last.nodes
         return last.nodes
 
-    def _avoidance(self, launches: list[LaunchEntry], cause: Cause, ended: LaunchStatus | None, nodes: int) -> Avoidance:
+    def _avoidance(self, launches: list[LaunchRecord], cause: Cause, ended: LaunchStatus | None, nodes: int) -> Avoidance:
         """Return what the next launch, with so many nodes, leaves out."""
         if self._stage not in TRAININGS or not launches:
             return NOTHING
         try:
-            named = [str(found["node"]) for found in self._address.stragglers(launches[-1].attempt_id)]
+            named = [str(found["node"]) for found in self._work_folder.stragglers(launches[-1].attempt_id)]
         except StoreError as err:
             self._task.warn(f"the stragglers of launch {launches[-1].number} are not known: {err}")
             named = []
@@ -248,7 +248,7 @@ class RemoteWork:
             relaunches_left=self._spec.retries.infrastructure - used,
         )
 
-    def _relaunches(self, launches: list[LaunchEntry]) -> Relaunches:
+    def _relaunches(self, launches: list[LaunchRecord]) -> Relaunches:
         causes = [entry.cause for entry in launches if entry.is_of(self._task.run.owner, self._generation)]
         released = 0 if self._launches.has_begun(launches[-1]) else len(list(takewhile(_is_release, reversed(launches))))
         return Relaunches(infrastructure=causes.count("infrastructure"), memory=causes.count("memory"), releases=released)
@@ -261,7 +261,7 @@ class RemoteWork:
     def _smaller_sizes(self) -> list[int]:
         return smaller_sizes(self._spec.train)
 
-    def _waiting(self, launches: list[LaunchEntry], *, is_backing_off: bool) -> WatchedLaunch:
+    def _waiting(self, launches: list[LaunchRecord], *, is_backing_off: bool) -> WatchedLaunch:
         entry = launches[-1]
         has_begun = self._launches.has_begun(entry)
         was_lost = not all(map(_is_release, launches[1:]))
@@ -281,7 +281,7 @@ class RemoteWork:
             in_cluster=self._cluster.in_cluster,
         )
 
-    def _launch(self, entry: LaunchEntry) -> Launch:
+    def _launch(self, entry: LaunchRecord) -> Launch:
         launch = launch_of(
             self._spec,
             self._cluster,
@@ -296,7 +296,7 @@ class RemoteWork:
         of_the_cluster = pod_environment(self._cluster, Settings.from_environment(), self._stage, gpus=launch.gpus)
         return replace(launch, environment={**of_the_cluster, **spec_environment(self._stage, self._spec)})
 
-    def _clear(self, launches: list[LaunchEntry]) -> None:
+    def _clear(self, launches: list[LaunchRecord]) -> None:
         """Delete what the work's launches left. The work is done: a cluster that is away does not take that back."""
         for entry in reversed(launches):
             try:
@@ -305,7 +305,7 @@ class RemoteWork:
                 self._task.say(f"{kind_of(self._stage)} {entry.name} may be left behind: {err}")
                 return
 
-    def _delete(self, entry: LaunchEntry) -> None:
+    def _delete(self, entry: LaunchRecord) -> None:
         self._submitter.delete(entry.name, kind_of(self._stage))
 
 
@@ -320,5 +320,5 @@ def pod_environment(cluster: Cluster, settings: Settings, stage: str, *, gpus: i
     return {name: value for name, value in known.items() if name not in cluster.environment}
 
 
-def _is_release(entry: LaunchEntry) -> bool:
+def _is_release(entry: LaunchRecord) -> bool:
     return entry.cause == "placement"

@@ -13,7 +13,7 @@ from typing import Final
 
 from nightshift.execution.attempt_end import UNPLACED
 from nightshift.execution.kubernetes.status import LaunchStatus
-from training.store.launches import Cause, LaunchEntry
+from training.store.launches import Cause, LaunchRecord
 
 MAX_TRIES: Final = 2
 """Launches in a row that exclude nodes and find no place."""
@@ -34,7 +34,7 @@ NOTHING: Final = Avoidance()
 
 
 def avoidance(
-    last: LaunchEntry | None, ended: LaunchStatus | None, named: Sequence[str], *, cause: Cause, may_shrink: bool, relaunches_left: int
+    last: LaunchRecord | None, ended: LaunchStatus | None, named: Sequence[str], *, cause: Cause, may_shrink: bool, relaunches_left: int
 ) -> Avoidance:
     """Return what the next launch leaves out.
 

@@ -37,7 +37,7 @@ def limits_of(cluster: Cluster, *, may_shrink: bool, waiting_since: str = "", be
     Args:
         may_shrink: the launch is of a gang that was lost, and may continue with fewer nodes. That is better than to hold nothing, so
             `elastic_wait` alone limits how long it keeps a part of its nodes.
-        waiting_since, begins_at: of the launch, as `LaunchEntry` has them.
+        waiting_since, begins_at: of the launch, as `LaunchRecord` has them.
     """
     return LaunchTimeouts(
         schedule_seconds=cluster.schedule_timeout.total_seconds(),

@@ -13,7 +13,7 @@ from tests.commands import command
 from tests.unit.plugins.seeded_installation import AS_OF, DONE, Seeded
 from training.engine.checkpoint.catalog import named
 from training.store import Store
-from training.store.addresses import StoreUri
+from training.store.work_folder import StoreUri
 
 main = command("checkpoints")
 

@@ -26,7 +26,7 @@ from training.engine.checkpoint.catalog import named
 from training.installation import home_folder
 from training.registry.ledger.ledger import Ledger
 from training.store import Store
-from training.store.addresses import StoreUri
+from training.store.work_folder import StoreUri
 
 status, logs, opens, runs = (command(name) for name in ("status", "logs", "open", "runs"))
 RUN = f"search_ranking:{DONE}"

@@ -34,8 +34,8 @@ def error(exit_code: int, code: str = "some.code", **more: Any) -> dict[str, Any
 def test_the_error_file_decides(exit_code: int, action: Action) -> None:
     # torchrun ends with 1 whatever its workers ended with.
     for process_code in (exit_code, 1):
-        verdict = judge(ended(process_code), error(exit_code))
-        assert (verdict.action, verdict.reason, verdict.code) == (action, "[some.code] what went wrong", "some.code")
+        end = judge(ended(process_code), error(exit_code))
+        assert (end.action, end.reason, end.code) == (action, "[some.code] what went wrong", "some.code")
 
 
 @pytest.mark.parametrize(
@@ -58,14 +58,14 @@ def test_the_error_file_decides(exit_code: int, action: Action) -> None:
     ],
 )
 def test_without_an_error_file_the_process_decides(exit_code: int, oom_killed: bool, action: Action, reason: str) -> None:
-    verdict = judge(ended(exit_code, oom_killed=oom_killed), None)
-    assert (verdict.action, verdict.reason) == (action, reason)
+    end = judge(ended(exit_code, oom_killed=oom_killed), None)
+    assert (end.action, end.reason) == (action, reason)
 
 
 def test_kill_for_memory_counts_as_such_where_another_rank_reports_only_that_it_lost_the_killed_one() -> None:
-    verdict = judge(ended(1, oom_killed=True), error(75, "peer.lost"))
-    assert (verdict.action, verdict.code) == (Action.RELAUNCH_ONCE, "memory.killed")
-    assert verdict.reason == "out of memory: killed by the kernel; [peer.lost] what went wrong"
+    end = judge(ended(1, oom_killed=True), error(75, "peer.lost"))
+    assert (end.action, end.code) == (Action.RELAUNCH_ONCE, "memory.killed")
+    assert end.reason == "out of memory: killed by the kernel; [peer.lost] what went wrong"
     assert judge(ended(1), error(75, "peer.lost")).action is Action.RELAUNCH
     assert judge(ended(1, oom_killed=True), error(65)).action is Action.FAIL
 

@@ -53,7 +53,7 @@ class InThisProcess(Backend):
         return StageResult(
             pipeline=request.pipeline,
             stage=request.stage,
-            fingerprint=request.fingerprint,
+            work_id=request.work_id,
             artifact_uri="file:///artifact",
             digest=request.code_version,
             run=request.run,

@@ -1,4 +1,4 @@
-"""Which trainings have the device in their fingerprint: those on GPUs, so that those on CPUs keep theirs."""
+"""Which trainings have the device in their work id: those on GPUs, so that those on CPUs keep theirs."""
 
 from __future__ import annotations
 

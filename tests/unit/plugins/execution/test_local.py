@@ -73,7 +73,7 @@ def request(stage: str) -> StageRequest:
     return StageRequest(
         pipeline="search_ranking",
         stage=stage,
-        fingerprint="f" * 64,
+        work_id="f" * 64,
         attempt_id="a1",
         store_uri="file:///store",
         spec_uri="file:///store/spec",

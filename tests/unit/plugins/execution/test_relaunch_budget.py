@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from nightshift.execution.attempt_end import Action, StageEndedError, Verdict
+from nightshift.execution.attempt_end import Action, AttemptEnd, StageEndedError
 from nightshift.execution.relaunch_budget import Relaunches, next_relaunch
 from training.runtime.provenance import CHECKOUT
 from training.spec import PipelineSpec, load_spec
 
-LOST = Verdict(action=Action.RELAUNCH, reason="killed by SIGKILL", code="process.killed")
-OUT_OF_MEMORY = Verdict(action=Action.RELAUNCH_ONCE, reason="out of memory", code="pod.oom", report_uri="file:///report")
+LOST = AttemptEnd(action=Action.RELAUNCH, reason="killed by SIGKILL", code="process.killed")
+OUT_OF_MEMORY = AttemptEnd(action=Action.RELAUNCH_ONCE, reason="out of memory", code="pod.oom", report_uri="file:///report")
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def test_a_lost_attempt_is_relaunched_as_often_as_the_budget_allows_with_growing
     assert (words[0], words[-1]) == ("relaunch 1 of 12: killed by SIGKILL", "relaunch 12 of 12: killed by SIGKILL")
     with pytest.raises(StageEndedError) as caught:
         next_relaunch(LOST, done, spec, "train")
-    assert caught.value.verdict == replace(
+    assert caught.value.end == replace(
         LOST, action=Action.FAIL, reason="killed by SIGKILL; relaunched 12 times already (retries.infrastructure)"
     )
 
@@ -62,15 +62,15 @@ def test_out_of_memory_takes_nothing_of_the_infrastructure_budget(ranking: Pipel
 def test_second_out_of_memory_fails_with_the_sizes_of_the_stage(ranking: PipelineSpec, stage: str, advice: str) -> None:
     with pytest.raises(StageEndedError, match=f"out of memory; twice, so it is not retried {advice}") as caught:
         next_relaunch(OUT_OF_MEMORY, Relaunches(memory=1), ranking, stage)
-    assert (caught.value.verdict.action, caught.value.verdict.report_uri) == (Action.FAIL, "file:///report")
+    assert (caught.value.end.action, caught.value.end.report_uri) == (Action.FAIL, "file:///report")
 
 
 @pytest.mark.parametrize("action", [Action.FAIL, Action.RETRY, Action.GIVE_UP])
 def test_a_verdict_that_is_not_a_relaunch_ends_the_work_as_it_is(ranking: PipelineSpec, action: Action) -> None:
-    verdict = replace(LOST, action=action)
+    end = replace(LOST, action=action)
     with pytest.raises(StageEndedError) as caught:
-        next_relaunch(verdict, Relaunches(), ranking, "train")
-    assert caught.value.verdict is verdict
+        next_relaunch(end, Relaunches(), ranking, "train")
+    assert caught.value.end is end
 
 
 def test_work_that_another_task_holds_is_a_relaunch_for_a_backend_that_cannot_wait(ranking: PipelineSpec) -> None:

@@ -44,8 +44,8 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 def test_an_hour_beside_a_training_of_a_week_lists_once_and_reads_a_heartbeat_each_second(
     tmp_path: Path, requests: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    address = Store(str(tmp_path)).address("p", "train", "f" * 64)
-    lease = Lease.acquire(address, owner="p/week/train", attempt_id="a1")
+    work_folder = Store(str(tmp_path)).work_folder("p", "train", "f" * 64)
+    lease = Lease.acquire(work_folder, owner="p/week/train", attempt_id="a1")
     num_checkpoints = 7 * 24
     for step in range(num_checkpoints):
         lease.commit("checkpoint", {"step": step})
@@ -55,7 +55,7 @@ def test_an_hour_beside_a_training_of_a_week_lists_once_and_reads_a_heartbeat_ea
         now[0] += seconds
         if now[0] % 2 < seconds:
             beats[0] += 1
-            address.write_heartbeat("a1", {"beat": beats[0]})
+            work_folder.write_heartbeat("a1", {"beat": beats[0]})
         if now[0] == 1800:
             lease.commit("checkpoint", {"step": num_checkpoints})
         if now[0] >= 3600:
@@ -65,7 +65,7 @@ def test_an_hour_beside_a_training_of_a_week_lists_once_and_reads_a_heartbeat_ea
     monkeypatch.setattr(leases, "AwakeClock", lambda: lambda: now[0])
     requests.clear()
     waiter = RunIdentity(dag_id="p", run_id="other", task_id="train")
-    task = cast(StageTask, SimpleNamespace(work=SimpleNamespace(folder=address), run=waiter, say=print))
+    task = cast(StageTask, SimpleNamespace(work=SimpleNamespace(folder=work_folder), run=waiter, say=print))
     assert local.wait_for_others(task) == (0, None)
     polls = 3600 / local.POLL_SECONDS + 1
     assert requests["list"] == polls

@@ -12,7 +12,7 @@ from airflow.sdk.execution_time import task_runner
 from airflow.sdk.execution_time.comms import ErrorResponse, OKResponse, TriggerDagRun
 
 from nightshift.operators import canary_runs
-from nightshift.operators.canary_runs import MissedLooksOperator, NextLookOperator
+from nightshift.operators.canary_runs import MissedCanaryRunsOperator, NextCanaryRunOperator
 from nightshift.operators.resolve_canary import ResolveCanary
 from nightshift.settings import Settings
 from training.registry.ledger.decisions import record_candidate
@@ -66,8 +66,8 @@ def canary(ledger: Ledger, number: int = 2, *, pipeline: str = MODEL) -> None:
     assert ledger.standing(MODEL).canary is not None
 
 
-def next_look(schedule: str = "30 2 * * *", timezone: str = "America/New_York") -> NextLookOperator:
-    return NextLookOperator(task_id="next_look", model=MODEL, schedule=schedule, timezone=timezone)
+def next_look(schedule: str = "30 2 * * *", timezone: str = "America/New_York") -> NextCanaryRunOperator:
+    return NextCanaryRunOperator(task_id="next_look", model=MODEL, schedule=schedule, timezone=timezone)
 
 
 def in_run(unfinished: int = 0) -> Any:
@@ -88,7 +88,7 @@ def test_a_look_that_leaves_the_canary_open_makes_the_next_at_the_next_slot_of_t
     assert (asked.dag_id, asked.run_id) == (DAG_ID, run_id)
     assert run_id == f"look-{local.isoformat(timespec='minutes')}"
     # What the grid shows of a run that waits.
-    assert asked.note == f"waits until {local:%Y-%m-%d %H:%M} (America/New_York) for its look at the canary"
+    assert asked.note == f"waits until {local:%Y-%m-%d %H:%M} (America/New_York) to score the canary"
 
 
 def test_a_look_that_is_planned_already_is_planned_once(ledger: Ledger, supervisor: Supervisor, execute: Any) -> None:
@@ -108,7 +108,7 @@ def test_a_look_that_airflow_refuses_fails_its_task(ledger: Ledger, supervisor: 
 def test_after_a_settled_canary_there_is_no_next_look(ledger: Ledger, supervisor: Supervisor, execute: Any, pipeline: str) -> None:
     if pipeline:
         canary(ledger, pipeline=pipeline)
-    with pytest.raises(AirflowSkipException, match="there is no next look"):
+    with pytest.raises(AirflowSkipException, match="there is no next run"):
         execute(next_look(), in_run())
     assert supervisor.asked == []
 
@@ -135,7 +135,7 @@ def test_housekeeping_starts_a_look_where_none_is_to_come(
             return datetime.now(tz) + age
 
     monkeypatch.setattr(canary_runs, "datetime", Later)
-    assert execute(MissedLooksOperator(task_id="canary_looks"), in_run(unfinished)) == started
+    assert execute(MissedCanaryRunsOperator(task_id="canary_looks"), in_run(unfinished)) == started
     assert [asked.dag_id for asked in supervisor.asked] == started
 
 

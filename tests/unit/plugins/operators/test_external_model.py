@@ -161,7 +161,7 @@ def result_of(stage: str, digest: str) -> StageResult:
     return StageResult(
         pipeline="search_ranking",
         stage=stage,
-        fingerprint="f" * 64,
+        work_id="f" * 64,
         artifact_uri=f"file:///{stage}",
         digest=digest * 64,
         run=RunIdentity(dag_id="search_ranking", run_id="r", task_id=stage),

@@ -70,7 +70,7 @@ def result(decision: str, action: str, run: RunIdentity = RUN) -> StageResult:
     return StageResult(
         pipeline=MODEL,
         stage="promote",
-        fingerprint="f" * 64,
+        work_id="f" * 64,
         artifact_uri="u",
         digest="d",
         run=run,
@@ -203,7 +203,7 @@ def test_the_reason_of_a_rollback_is_in_its_alert_also_after_a_deferral_and_in_n
     found = result("rolled_back", "rolled_back")
     monkeypatch.setattr(rollback, "alerts_of", lambda *_: (MODEL, Alerts(on=("rolled_back",))))
     monkeypatch.setattr(alerts, "_to_slack", lambda event, _alerts: bool(sent.append(event["reason"])))
-    monkeypatch.setattr(StageOperator, "trigger_reentry", lambda task, context, event, fingerprint: task.finish(context, found, RUN))
+    monkeypatch.setattr(StageOperator, "trigger_reentry", lambda task, context, event, work_id: task.finish(context, found, RUN))
     RollbackOperator(task_id="rollback").decision(context)
     # The triggerer starts another process.
     RollbackOperator(task_id="rollback").trigger_reentry(context, {}, "f" * 64)

@@ -260,7 +260,7 @@ def result() -> StageResult:
     return StageResult(
         pipeline="search_ranking",
         stage="repair",
-        fingerprint="f" * 64,
+        work_id="f" * 64,
         artifact_uri="u",
         digest="d",
         run=RUN,
@@ -296,7 +296,7 @@ def test_waiting_metrics_without_any_decision_are_delivered_with_the_spec_of_the
     request = StageRequest(
         pipeline="p",
         stage="train",
-        fingerprint="f" * 64,
+        work_id="f" * 64,
         attempt_id="a",
         store_uri=store.root_uri,
         spec_uri=spec_uri,
@@ -304,7 +304,7 @@ def test_waiting_metrics_without_any_decision_are_delivered_with_the_spec_of_the
         inputs={},
         run=RunIdentity(dag_id="p", run_id="r", task_id="train"),
     )
-    store.address("p", "train", "f" * 64).write_request(request)
+    store.work_folder("p", "train", "f" * 64).write_request(request)
     execute(task, context())
     assert task.resolved(context()).spec_uri == spec_uri
     assert started == ["repair"]

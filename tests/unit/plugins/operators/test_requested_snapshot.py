@@ -218,7 +218,7 @@ def ingested(uri: str, digest: str) -> StageResult:
     return StageResult(
         pipeline="search_ranking",
         stage="ingest",
-        fingerprint="f" * 64,
+        work_id="f" * 64,
         artifact_uri=uri,
         digest=digest,
         run=RunIdentity(dag_id="search_ranking", run_id="r1", task_id="ingest"),

@@ -62,7 +62,7 @@ class Night:
         request = StageRequest(
             pipeline=self._frozen.spec.name,
             stage=stage,
-            fingerprint=found.id,
+            work_id=found.id,
             attempt_id="a1",
             store_uri=self._bench.store.root_uri,
             spec_uri=self._frozen.spec_uri,

@@ -24,8 +24,8 @@ from training.runtime.attempt_errors import HUNG
 from training.runtime.provenance import CHECKOUT
 from training.spec import PipelineSpec
 from training.store import Store
-from training.store.addresses import StoreUri
 from training.store.leases import HolderWatch, Lease
+from training.store.work_folder import StoreUri
 
 SPEC_PATH = CHECKOUT / "dags" / "pipelines" / "search_ranking.yaml"
 Context = Callable[..., Any]
@@ -67,17 +67,17 @@ class Scripted:
 
 
 def address_of(store: Store, request: StageRequest) -> Any:
-    return store.address(request.pipeline, request.stage, request.fingerprint)
+    return store.work_folder(request.pipeline, request.stage, request.work_id)
 
 
 def commit(store: Store, request: StageRequest, **more: Any) -> None:
-    address = address_of(store, request)
-    lease = Lease.acquire(address, owner=request.run.owner, attempt_id=request.attempt_id, takeover_epoch=request.takeover_epoch)
-    assert address.create_result(
+    work_folder = address_of(store, request)
+    lease = Lease.acquire(work_folder, owner=request.run.owner, attempt_id=request.attempt_id, takeover_epoch=request.takeover_epoch)
+    assert work_folder.create_result(
         StageResult(
             pipeline=request.pipeline,
             stage=request.stage,
-            fingerprint=request.fingerprint,
+            work_id=request.work_id,
             artifact_uri="file:///store/artifact",
             digest="d" * 64,
             run=request.run,
@@ -218,15 +218,15 @@ def test_a_forced_run_does_its_work_again_but_its_retry_does_not(scripted: Scrip
     run_ingest(run_id="r2", try_number=2, resolved=forced)
     run_ingest(run_id="r3", force=True)
     assert [request.run.run_id for request in scripted.requests] == ["r1", "r2", "r3"]
-    assert len({request.fingerprint for request in scripted.requests}) == 3
+    assert len({request.work_id for request in scripted.requests}) == 3
 
 
 def test_a_forced_run_with_the_id_of_an_earlier_one_does_its_work_again(scripted: Scripted, run_ingest: Any) -> None:
     run_ingest(run_id="r1", force=True)
     _, values = run_ingest(run_id="r1", force=True)
     first, second = scripted.requests
-    assert first.fingerprint != second.fingerprint
-    assert StageResult.from_mapping(values).fingerprint == second.fingerprint
+    assert first.work_id != second.work_id
+    assert StageResult.from_mapping(values).work_id == second.work_id
 
 
 def test_a_killed_attempt_is_started_again(scripted: Scripted, run_ingest: Any, capfd: pytest.CaptureFixture[str]) -> None:
@@ -239,7 +239,7 @@ def test_a_killed_attempt_is_started_again(scripted: Scripted, run_ingest: Any, 
     _, values = run_ingest()
     log = capfd.readouterr().out
     assert len({request.attempt_id for request in scripted.requests}) == 3
-    assert len({request.fingerprint for request in scripted.requests}) == 1
+    assert len({request.work_id for request in scripted.requests}) == 1
     # The first one died before it had the lease.
     assert StageResult.from_mapping(values).attempts == 2
     assert "relaunch 1 of 8: killed by SIGKILL; starting from the beginning" in log

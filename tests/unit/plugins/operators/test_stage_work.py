@@ -18,15 +18,15 @@ from nightshift.resolved_run import ResolvedRun
 from nightshift.settings import Settings
 from nightshift.work import Work
 from tests.unit.training.registry.scenes import decide_on
-from training.contracts import RunIdentity, StageResult, fingerprint
+from training.contracts import RunIdentity, StageResult, work_id
 from training.errors import DeniedError
 from training.registry.ledger.decisions import answer_request, roll_back
 from training.registry.ledger.ledger import Ledger
 from training.runtime.provenance import CHECKOUT
 from training.spec import PipelineSpec, freeze, load_spec, parse_spec, resolve_uris, spec_part
 from training.store import Bucket, Store
-from training.store.addresses import StoreUri
 from training.store.condemned import Condemned
+from training.store.work_folder import StoreUri
 
 SPEC_PATH = CHECKOUT / "dags" / "pipelines" / "search_ranking.yaml"
 AS_OF = datetime(2026, 2, 1, 2, tzinfo=UTC)
@@ -41,7 +41,7 @@ def result(stage: str, digest: str = "1", **scalars: Any) -> StageResult:
     return StageResult(
         pipeline="search_ranking",
         stage=stage,
-        fingerprint="f" * 64,
+        work_id="f" * 64,
         artifact_uri=f"file:///store/{stage}/{digest}",
         digest=digest,
         run=RunIdentity(dag_id="search_ranking", run_id="r1", task_id=stage),
@@ -118,7 +118,7 @@ def test_work_is_looked_up_without_a_write_to_the_store(stage: str, ask: WorkOf,
     """Where a pin, the suite or a claim on a result that is about to be collected could be one."""
     add_suite()
     first = ask(stage, champion=CHAMPION)
-    first.folder.create_result(replace(result(stage), fingerprint=first.id))
+    first.folder.create_result(replace(result(stage), work_id=first.id))
     Condemned(store.bucket).condemn(f"stages/search_ranking/{stage}/{first.id}")
     refused, free = ask(stage, champion=CHAMPION, read_only=True), ask(stage, champion=CHAMPION)
     assert (refused.id, refused.folder.uri) == (free.id, free.folder.uri)
@@ -292,7 +292,7 @@ def test_training_on_a_gpu_is_other_work_and_one_on_the_cpu_is_named_as_before(a
     assert "device" not in on_cpu.parameters
     covered = {"dataset": "1", "world_size": 2}
     part = spec_part(load_spec(SPEC_PATH), "train")
-    assert on_cpu.id == fingerprint("train", spec_part=part, code_version=on_cpu.code.version, inputs=covered)
+    assert on_cpu.id == work_id("train", spec_part=part, code_version=on_cpu.code.version, inputs=covered)
 
 
 def test_a_decision_that_only_the_store_has_is_made_again_in_a_restored_ledger(ask: WorkOf, store: Store) -> None:
@@ -302,10 +302,10 @@ def test_a_decision_that_only_the_store_has_is_made_again_in_a_restored_ledger(a
     # Without its artifact, so that the next result replaces this one.
     missing = f"{store.root_uri}/manifests/sha256/11/{'1' * 64}.json"
     said = {"model": "search_ranking", "key": entry.key, "decision": entry.outcome, "action": entry.action}
-    first.folder.create_result(replace(result("promote", **said), fingerprint=first.id, artifact_uri=missing))
+    first.folder.create_result(replace(result("promote", **said), work_id=first.id, artifact_uri=missing))
     assert ask("promote").id == first.id
     said["key"] = "of a decision that is not in this ledger"
-    first.folder.create_result(replace(result("promote", **said), fingerprint=first.id))
+    first.folder.create_result(replace(result("promote", **said), work_id=first.id))
     assert ask("promote").id == ask("promote", nonce=entry.key).id != first.id
 
 

@@ -23,7 +23,7 @@ from training.runtime.provenance import CHECKOUT
 from training.spec import PipelineSpec, freeze, parse_spec, resolve_uris
 from training.store import Store
 from training.store.leases import Lease
-from training.tuning.records import StudyStore, TrialRecord, slot_fingerprint
+from training.tuning.records import StudyStore, TrialRecord, trial_work_id
 
 SPEC_PATH = CHECKOUT / "dags" / "pipelines" / "search_ranking.yaml"
 TUNE = """
@@ -56,11 +56,11 @@ class Trials:
         slot = int(request.parameters["slot"])
         if self.deaths.get(slot):
             return Ended(exit_code=self.deaths[slot].pop(0), seconds=1.0)
-        address = self.store.address(request.pipeline, request.stage, request.fingerprint)
-        lease = Lease.acquire(address, owner=request.run.owner, attempt_id=request.attempt_id)
+        work_folder = self.store.work_folder(request.pipeline, request.stage, request.work_id)
+        lease = Lease.acquire(work_folder, owner=request.run.owner, attempt_id=request.attempt_id)
         record = TrialRecord(slot=slot, state="complete", value=1.0, settings={"learning_rate": 1e-3}, epochs=1, steps=1)
         StudyStore(self.store, request.pipeline, request.parameters["study"]).add(record)
-        address.create_result(result("trial", fingerprint=request.fingerprint, run=request.run, attempt_id=request.attempt_id))
+        work_folder.create_result(result("trial", work_id=request.work_id, run=request.run, attempt_id=request.attempt_id))
         lease.release()
         return Ended(exit_code=0, seconds=1.0)
 
@@ -72,7 +72,7 @@ def result(stage: str, **more: Any) -> StageResult:
     values: dict[str, Any] = {
         "pipeline": "search_ranking",
         "stage": stage,
-        "fingerprint": "f" * 64,
+        "work_id": "f" * 64,
         "artifact_uri": f"file:///store/{stage}/1",
         "digest": "1",
         "run": RunIdentity(dag_id="search_ranking", run_id="r1", task_id=stage),
@@ -143,8 +143,8 @@ def test_a_worker_does_trials_until_the_study_is_full(launcher: Trials, night: C
     assert launcher.slots == [0, 1, 2, 3, 4]
     request = launcher.requests[0]
     assert (request.stage, request.inputs) == ("trial", {"dataset": "file:///store/prepare/1"})
-    assert request.fingerprint == slot_fingerprint(left["study"], 0)
-    assert len({request.fingerprint for request in launcher.requests}) == 5
+    assert request.work_id == trial_work_id(left["study"], 0)
+    assert len({request.work_id for request in launcher.requests}) == 5
 
 
 def test_workers_never_take_one_anothers_leases_for_their_own(launcher: Trials, night: Context, execute: Execute) -> None:
@@ -159,7 +159,7 @@ def test_a_killed_trial_is_started_again_and_the_others_are_not(launcher: Trials
     launcher.deaths = {2: [137, 137]}
     assert execute(worker(0), night("trials"))["trials"] == [0, 1, 2, 3, 4]
     assert launcher.slots == [0, 1, 2, 2, 2, 3, 4]
-    assert len({request.fingerprint for request in launcher.requests}) == 5, "the same work, so its checkpoints are found"
+    assert len({request.work_id for request in launcher.requests}) == 5, "the same work, so its checkpoints are found"
 
 
 def test_a_trial_that_is_lost_too_often_fails_its_worker_and_what_was_finished_stays(

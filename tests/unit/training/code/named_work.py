@@ -37,7 +37,7 @@ def named(uri: str) -> str:
     store, code = Store(match["root"]), code_of_request(uri)
     request = replace(store.read_request(uri), code_version=code.version, code_files=code.files)
     request = replace(request, attempt_id=f"{request.attempt_id}-named")
-    return store.address(request.pipeline, request.stage, request.fingerprint).write_request(request)
+    return store.work_folder(request.pipeline, request.stage, request.work_id).write_request(request)
 
 
 def run_process(work: Any, uri: str, environment: Mapping[str, str], folder: Path) -> ExitCode:

@@ -19,7 +19,7 @@ from training.validation.checks.label_delay import WARN_SHARE
 from training.validation.columns.histogram import MAX_BINS
 from training.validation.columns.values import MAX_FREQUENT, MAX_HELD, MAX_TEXT
 from training.validation.drift.within_snapshot import FREQUENT_VALUES
-from training.validation.earlier_runs import MAX_NIGHTS
+from training.validation.earlier_runs import MAX_RUNS
 from training.validation.snapshot_view import CHUNK_ROWS
 
 MIB = 1 << 20
@@ -48,7 +48,7 @@ GUIDE = (CHECKOUT / "docs" / "data.md").read_text(encoding="utf-8")
         ("more than 512 different texts, or one of more than 200 characters", MAX_TEXT, 200),
         ("or its 20 most frequent texts", FREQUENT_VALUES, 20),
         ("the histograms' bins (up to 1,024)", MAX_BINS, 1024),
-        ("shows the last 30 nights of each table", MAX_NIGHTS, 30),
+        ("shows the last 30 runs of each table", MAX_RUNS, 30),
         ("    action: warn                        # fail, approve, warn, off", Drift().action, "warn"),
         ("    against: [previous, champion]\n", Drift().against, ("previous", "champion")),
         ("    psi: 0.25\n    new_categories: 0.05\n", Drift().psi, 0.25),

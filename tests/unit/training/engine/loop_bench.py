@@ -29,11 +29,11 @@ from training.engine.parallel.gang import Gang
 from training.engine.tracking.tracker import Tracker
 from training.models.strategy_choice import strategy_for
 from training.runtime.context import StageContext, StopFlag
-from training.store import StageAddress, Store
+from training.store import Store, WorkFolder
 from training.store.leases import Lease
 
 DIGEST = "ab" * 32
-FINGERPRINT = "f" * 64
+WORK_ID = "f" * 64
 LAYOUT = (LayoutEntry(name="x", dtype="float32", cardinality=0), LayoutEntry(name="row", dtype="int32", cardinality=100))
 NUM_ROWS = {"train": 48, "validation": 16}
 BATCH_SIZE = 12
@@ -143,13 +143,13 @@ class LoopBench:
         self.num_attempts = 0
 
     @property
-    def address(self) -> StageAddress:
-        return self.store.address("p", "train", FINGERPRINT)
+    def work_folder(self) -> WorkFolder:
+        return self.store.work_folder("p", "train", WORK_ID)
 
     @property
     def saved(self) -> list[dict[str, Any]]:
         """What the journal says of each committed checkpoint, oldest first."""
-        return [entry.value["payload"] for entry in self.address.journal().history() if entry.value["kind"] == "checkpoint"]
+        return [entry.value["payload"] for entry in self.work_folder.chain().history() if entry.value["kind"] == "checkpoint"]
 
     @property
     def named(self) -> dict[str, str]:
@@ -165,7 +165,7 @@ class LoopBench:
         request = StageRequest(
             pipeline="p",
             stage="train",
-            fingerprint=FINGERPRINT,
+            work_id=WORK_ID,
             attempt_id=attempt_id,
             store_uri=self.store.root_uri,
             spec_uri="",
@@ -174,7 +174,7 @@ class LoopBench:
             parameters=parameters,
             run=RunIdentity(dag_id="p", run_id="r", task_id="train"),
         )
-        lease = Lease.acquire(self.address, owner="one", attempt_id=attempt_id) if rank == 0 else None
+        lease = Lease.acquire(self.work_folder, owner="one", attempt_id=attempt_id) if rank == 0 else None
         spec: Any = SimpleNamespace(owner="search-relevance", timezone="Europe/Berlin")
         return RecordingContext(store=self.store, request=request, spec=spec, folder=self.folder, stop=StopFlag(), rank=rank, lease=lease)
 

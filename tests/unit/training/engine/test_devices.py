@@ -80,7 +80,7 @@ def test_training_that_is_named_after_a_gpu_does_not_run_on_the_cpu(caplog: pyte
     check_expected(CPU, None)
     assert not caplog.messages
     check_expected(CUDA, None)
-    assert "not part of this work's fingerprint" in caplog.text
+    assert "not part of this work's id" in caplog.text
 
 
 def test_record_names_the_device(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from tests.unit.training.engine.loop_bench import DIGEST, FINGERPRINT, LoopBench, after_each_step, squares
+from tests.unit.training.engine.loop_bench import DIGEST, WORK_ID, LoopBench, after_each_step, squares
 from tests.unit.training.engine.parallel.ranks import Ended, run_mortal_ranks, run_ranks
 from training.data.dataset.loader import Batch, Loader, ShardSet
 from training.engine.parallel.gang import Gang
@@ -197,7 +197,7 @@ def killed_and_resumed(layout: Layout, folder: Path, point: KillPoint, *, width:
     """Kill a training at a point, and train again."""
     first = run_mortal_ranks(train_once, layout.world_size, folder / "meet-1", str(folder), layout, 1, point, width, has_buffers)
     assert isinstance(first[point.rank], Ended), "the point was not reached"
-    journal = Store(str(folder / "store")).address("p", "train", FINGERPRINT).journal().history()
+    journal = Store(str(folder / "store")).work_folder("p", "train", WORK_ID).chain().history()
     committed = [int(entry.value["payload"]["step"]) for entry in journal if entry.value["kind"] == "checkpoint"]
     digest, from_step = run_ranks(train_once, layout.world_size, folder / "meet-2", str(folder), layout, 2, None, width, has_buffers)[0]
     return Resumed(digest, from_step, committed[-1] if committed else 0)

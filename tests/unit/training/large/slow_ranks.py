@@ -105,7 +105,7 @@ def trained(gang: Gang, folder: str, layout: Layout, slow: Slow | None, ratio: f
     )
     tracker = RecordingTracker()
     checkpoints = bench.checkpoints(context, savers=Savers.of(gang) if strategy.is_sharded else None, every_steps=every_steps)
-    note = functools.partial(bench.address.write_straggler, context.request.attempt_id)
+    note = functools.partial(bench.work_folder.write_straggler, context.request.attempt_id)
     watchers = watchers_for(
         strategy, checkpoints=checkpoints, tracker=tracker, note_straggler=note, replica_check_steps=0, straggler_ratio=ratio
     )
@@ -127,7 +127,7 @@ def trained(gang: Gang, folder: str, layout: Layout, slow: Slow | None, ratio: f
         checkpoints.close()
     assert loop.progress.step == NUM_STEPS
     named = {rank: (one.step, one.ratio) for check in watchers if isinstance(check, StragglerCheck) for rank, one in check.named.items()}
-    noted = bench.address.stragglers(context.request.attempt_id) if gang.is_first else []
+    noted = bench.work_folder.stragglers(context.request.attempt_id) if gang.is_first else []
     return Seen(named, loop.scalars(), [entry for entry in tracker.logged if any("rank" in name for name in entry[1])], noted)
 
 

@@ -108,6 +108,6 @@ class FamilyBench(LoopBench):
             tracker=self.tracker,
             stop=stage.stop,
             progress=stage.progress,
-            note_straggler=functools.partial(self.address.write_straggler, stage.request.attempt_id),
+            note_straggler=functools.partial(self.work_folder.write_straggler, stage.request.attempt_id),
             judge=judge,
         )

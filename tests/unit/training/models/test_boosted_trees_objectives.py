@@ -54,8 +54,8 @@ def test_means_of_counts_are_positive_and_negative_labels_are_refused(tmp_path: 
     assert scores.mean() == pytest.approx(labels.mean(), rel=0.1)
     bench = EvaluateBench(tmp_path / "negative", "regression")
     bench.spec = bench.spec_of({SETTINGS: "settings: {objective: poisson}"})
-    ended, address = bench.attempt("train", {"dataset": bench.dataset_uri}, {"world_size": 1}, "negative")
-    error = address.error("a1")
+    ended, work_folder = bench.attempt("train", {"dataset": bench.dataset_uri}, {"world_size": 1}, "negative")
+    error = work_folder.error("a1")
     assert ended is not ExitCode.DONE
     assert error is not None
     assert error["code"] == "label.negative"

@@ -197,8 +197,8 @@ def test_missing_numbers_end_in_prepare_before_anything_is_trained(tmp_path: Pat
     bench = EvaluateBench(tmp_path / "bench", "regression", frame=frame)
     linear = {MODEL: "model: linear, epochs: 10"}
     bench.spec = bench.spec_of(linear)
-    ended, address = bench.attempt("prepare", {"snapshot": bench.snapshot_uri}, {}, "missing")
-    error = address.error("a1")
+    ended, work_folder = bench.attempt("prepare", {"snapshot": bench.snapshot_uri}, {}, "missing")
+    error = work_folder.error("a1")
     assert ended is ExitCode.BAD_DATA
     assert error is not None
     assert error["code"] == "feature.missing"

@@ -67,8 +67,8 @@ def test_log_objective_predicts_labels_near_their_median_and_its_record_has_the_
 def test_negative_labels_are_refused(tmp_path: Path, family: str) -> None:
     bench = EvaluateBench(tmp_path / "bench", "regression")
     bench.spec = bench.spec_of({MODEL: TRAINS[family].replace("OBJECTIVE", "objective: log, ")})
-    ended, address = bench.attempt("train", {"dataset": bench.dataset_uri}, {"world_size": 1}, "negative")
-    error = address.error("a1")
+    ended, work_folder = bench.attempt("train", {"dataset": bench.dataset_uri}, {"world_size": 1}, "negative")
+    error = work_folder.error("a1")
     assert ended is ExitCode.BAD_DATA
     assert error is not None
     assert error["code"] == "label.negative"
@@ -79,8 +79,8 @@ def test_negative_labels_are_refused(tmp_path: Path, family: str) -> None:
 def test_negative_labels_end_in_prepare_before_anything_is_trained(tmp_path: Path, objective: str) -> None:
     bench = EvaluateBench(tmp_path / "bench", "regression")
     bench.spec = bench.spec_of({MODEL: TRAINS["boosted_trees"].replace("OBJECTIVE", f"objective: {objective}, ")})
-    ended, address = bench.attempt("prepare", {"snapshot": bench.snapshot_uri}, {}, "negative")
-    error = address.error("a1")
+    ended, work_folder = bench.attempt("prepare", {"snapshot": bench.snapshot_uri}, {}, "negative")
+    error = work_folder.error("a1")
     assert ended is ExitCode.BAD_DATA
     assert error is not None
     assert error["code"] == "label.negative"

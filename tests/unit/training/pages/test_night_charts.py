@@ -1,4 +1,4 @@
-"""Charts of the last nights in the validation report."""
+"""Charts of the last runs in the validation report."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from training.pages.validation import MAX_NIGHT_COLUMNS, NIGHT_HEIGHT, night_charts, render_report
-from training.validation.earlier_runs import MAX_NIGHTS, _age_hours, with_night
+from training.pages.validation import MAX_RUN_COLUMNS, RUN_HEIGHT, render_report, run_charts
+from training.validation.earlier_runs import MAX_RUNS, _age_hours, with_run
 from training.validation.results import Findings
 
 
@@ -17,29 +17,29 @@ def night(day: int, rows: int, *, age: float | None = 2.0, missing: dict[str, in
 
 
 def test_rows_age_and_completeness_of_each_night_are_bars() -> None:
-    nights = [night(1, 100), night(2, 50, age=8.0, missing={"price": 25})]
-    charts = {chart.name: chart for chart in night_charts(nights)["orders"]}
-    assert [bar.height for bar in charts["rows"].bars] == [NIGHT_HEIGHT, NIGHT_HEIGHT / 2]
+    runs = [night(1, 100), night(2, 50, age=8.0, missing={"price": 25})]
+    charts = {chart.name: chart for chart in run_charts(runs)["orders"]}
+    assert [bar.height for bar in charts["rows"].bars] == [RUN_HEIGHT, RUN_HEIGHT / 2]
     assert [bar.title for bar in charts["age of the newest row"].bars] == ["2026-01-01: 2.0 h", "2026-01-02: 8.0 h"]
     complete = charts["price: share that is not missing"]
     assert (complete.newest, complete.least, complete.most) == ("50.00%", "50.00%", "100.00%")
 
 
 def test_columns_with_the_most_missing_values_have_a_chart() -> None:
-    missing = {f"c{number:02}": number for number in range(1, MAX_NIGHT_COLUMNS + 4)}
-    names = [chart.name for chart in night_charts([night(1, 100), night(2, 100, missing=missing)])["orders"][2:]]
-    assert len(names) == MAX_NIGHT_COLUMNS
-    assert names[0].startswith(f"c{MAX_NIGHT_COLUMNS + 3}")
+    missing = {f"c{number:02}": number for number in range(1, MAX_RUN_COLUMNS + 4)}
+    names = [chart.name for chart in run_charts([night(1, 100), night(2, 100, missing=missing)])["orders"][2:]]
+    assert len(names) == MAX_RUN_COLUMNS
+    assert names[0].startswith(f"c{MAX_RUN_COLUMNS + 3}")
 
 
 def test_a_table_without_event_times_or_that_is_new_has_the_charts_that_it_can_have() -> None:
-    assert [chart.name for chart in night_charts([night(1, 5, age=None), night(2, 6, age=None)])["orders"]] == ["rows"]
-    assert len(night_charts([night(1, 5, table="old"), night(2, 6)])["orders"][0].bars) == 1
+    assert [chart.name for chart in run_charts([night(1, 5, age=None), night(2, 6, age=None)])["orders"]] == ["rows"]
+    assert len(run_charts([night(1, 5, table="old"), night(2, 6)])["orders"][0].bars) == 1
 
 
 def test_one_night_alone_has_no_chart_and_empty_tables_divide_by_nothing() -> None:
-    assert night_charts([night(1, 5)]) == {}
-    assert night_charts([night(1, 0), night(2, 0)])["orders"][0].bars[0].height == 0
+    assert run_charts([night(1, 5)]) == {}
+    assert run_charts([night(1, 0), night(2, 0)])["orders"][0].bars[0].height == 0
 
 
 @pytest.mark.parametrize(
@@ -57,15 +57,15 @@ def test_age_of_any_instant_that_a_file_can_hold(newest: str, hours: float | Non
 
 
 def test_the_newest_nights_are_kept() -> None:
-    nights: list[Any] = []
-    for day in range(MAX_NIGHTS + 5):
-        nights = with_night(nights, night(day, 1))
-    assert [len(nights), nights[-1]["as_of"]] == [MAX_NIGHTS, f"2026-01-{MAX_NIGHTS + 4}"]
+    runs: list[Any] = []
+    for day in range(MAX_RUNS + 5):
+        runs = with_run(runs, night(day, 1))
+    assert [len(runs), runs[-1]["as_of"]] == [MAX_RUNS, f"2026-01-{MAX_RUNS + 4}"]
 
 
 def test_names_are_escaped_in_the_page() -> None:
-    nights = [night(1, 5, missing={"<script>": 1}), night(2, 5)]
-    page = render_report(Findings(nights=nights), pipeline="p", as_of="a", window=("a", "b"), snapshot_digest="d").decode()
-    assert "Last 2 nights of orders" in page
+    runs = [night(1, 5, missing={"<script>": 1}), night(2, 5)]
+    page = render_report(Findings(runs=runs), pipeline="p", as_of="a", window=("a", "b"), snapshot_digest="d").decode()
+    assert "Last 2 runs of orders" in page
     assert "<script" not in page
     assert len(re.findall("<svg ", page)) == 3

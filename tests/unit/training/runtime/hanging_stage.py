@@ -10,7 +10,7 @@ import ctypes
 import re
 import time
 
-from training.runtime.runner import Outcome, StageContext, main
+from training.runtime.runner import StageContext, StageOutput, main
 
 MUTEX_BYTES = 64
 
@@ -22,7 +22,7 @@ def hang_in_c(library: ctypes.CDLL) -> None:
     library.pthread_mutex_lock(mutex)
 
 
-def work(context: StageContext) -> Outcome:
+def work(context: StageContext) -> StageOutput:
     parameters = context.request.parameters
     with context.timed("query"):
         if parameters["how"] == "slow":
@@ -33,14 +33,14 @@ def work(context: StageContext) -> Outcome:
                 time.sleep(0.02)
         else:
             request = context.request
-            address = context.store.address(request.pipeline, request.stage, request.fingerprint)
-            while b"query" not in (address.heartbeat(request.attempt_id) or b""):
+            work_folder = context.store.work_folder(request.pipeline, request.stage, request.work_id)
+            while b"query" not in (work_folder.heartbeat(request.attempt_id) or b""):
                 time.sleep(0.02)
             if parameters["how"] == "in_re":
                 re.match("(a+)+$", "a" * 64 + "b")
             hang_in_c(ctypes.PyDLL(None) if parameters["how"] == "with_gil" else ctypes.CDLL(None))
     uri, manifest = context.store.manifests.put_files("dataset", {"file": b"data"}, {})
-    return Outcome(artifact_uri=uri, digest=manifest.digest)
+    return StageOutput(artifact_uri=uri, digest=manifest.digest)
 
 
 if __name__ == "__main__":

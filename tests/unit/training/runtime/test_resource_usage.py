@@ -31,9 +31,9 @@ while time.process_time() < 1.0:
 """
 STAGE = f"""
 import subprocess, sys, time
-from training.runtime.runner import Outcome, StageContext, main
+from training.runtime.runner import StageContext, StageOutput, main
 
-def work(context: StageContext) -> Outcome:
+def work(context: StageContext) -> StageOutput:
     block = b"x" * (200 * 2**20)
     path = context.folder / "file"
     with path.open("wb", buffering=0) as file:
@@ -44,28 +44,28 @@ def work(context: StageContext) -> Outcome:
     child = subprocess.Popen([sys.executable, "-c", {CHILD!r}], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert child.stdout.readline() == b"ready\\n"
     uri, manifest = context.store.manifests.put_files("dataset", {{"file": b"data"}}, {{}})
-    return Outcome(artifact_uri=uri, digest=manifest.digest, scalars={{"own_cpu_seconds": time.process_time()}})
+    return StageOutput(artifact_uri=uri, digest=manifest.digest, scalars={{"own_cpu_seconds": time.process_time()}})
 
 main(work)
 """
 RANK = """
 import os, sys, time
 from pathlib import Path
-from training.runtime.runner import Outcome, StageContext, main
+from training.runtime.runner import StageContext, StageOutput, main
 
 READY, DONE = Path(sys.argv[0]).with_name("ready"), Path(sys.argv[0]).with_name("done")
 
-def work(context: StageContext) -> Outcome:
+def work(context: StageContext) -> StageOutput:
     if context.rank:
         block = b"x" * (150 * 2**20)
         READY.touch()
         while not DONE.exists():
             time.sleep(0.01)
-        return Outcome(artifact_uri="", digest="")
+        return StageOutput(artifact_uri="", digest="")
     while not READY.exists():
         time.sleep(0.01)
     uri, manifest = context.store.manifests.put_files("dataset", {"file": b"data"}, {})
-    return Outcome(artifact_uri=uri, digest=manifest.digest)
+    return StageOutput(artifact_uri=uri, digest=manifest.digest)
 
 main(work)
 """
@@ -86,7 +86,7 @@ def asked(folder: Path) -> tuple[str, Store, str]:
     request = StageRequest(
         pipeline="search_ranking",
         stage="prepare",
-        fingerprint="f" * 64,
+        work_id="f" * 64,
         attempt_id="a1",
         store_uri=store.root_uri,
         spec_uri=store.put_json(freeze(load_spec(CHECKOUT / "dags/pipelines/search_ranking.yaml"))),
@@ -94,7 +94,7 @@ def asked(folder: Path) -> tuple[str, Store, str]:
         inputs={},
         run=RunIdentity(dag_id="search_ranking", run_id="r1", task_id="prepare"),
     )
-    return store.address("search_ranking", "prepare", "f" * 64).write_request(request), store, request.attempt_id
+    return store.work_folder("search_ranking", "prepare", "f" * 64).write_request(request), store, request.attempt_id
 
 
 def ran(folder: Path, program: str, *, through: tuple[str, ...] = ()) -> tuple[StageResult, str]:
@@ -111,7 +111,7 @@ def ran(folder: Path, program: str, *, through: tuple[str, ...] = ()) -> tuple[S
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    result = store.address("search_ranking", "prepare", "f" * 64).result()
+    result = store.work_folder("search_ranking", "prepare", "f" * 64).result()
     assert result is not None
     return result, done.stdout
 
@@ -164,7 +164,7 @@ def test_process_whose_name_is_a_superscript_digit_is_measured(tmp_path: Path, m
 
 def test_result_is_read_back_with_its_usage_and_without() -> None:
     run = RunIdentity(dag_id="p", run_id="r", task_id="t")
-    values = {"pipeline": "p", "stage": "prepare", "fingerprint": "f", "artifact_uri": "u", "digest": "d", "attempt_id": "a"}
+    values = {"pipeline": "p", "stage": "prepare", "work_id": "f", "artifact_uri": "u", "digest": "d", "attempt_id": "a"}
     plain = StageResult(**values, run=run, attempts=1, committed_at="2026-02-01T02:00:00+00:00")
     assert StageResult.from_json(plain.to_json()) == plain
     usage = Usage(peak_memory_bytes=2**30, cpu_seconds=1.5, read_bytes=2048, written_bytes=3)

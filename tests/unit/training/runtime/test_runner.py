@@ -12,14 +12,14 @@ from training.contracts import ExitCode, RunIdentity, StageRequest, sha256_hex
 from training.errors import DataError, HungError, NightshiftError, PreemptedError, ReplicasDifferError
 from training.process.waiting import database_wait_seconds
 from training.runtime import runner
-from training.runtime.context import Outcome, StageContext, StopFlag
+from training.runtime.context import StageContext, StageOutput, StopFlag
 from training.runtime.provenance import CHECKOUT
 from training.runtime.runner import run
 from training.spec import freeze, load_spec
-from training.store import StageAddress, Store
+from training.store import Store, WorkFolder
 from training.store.leases import Lease, holder_of
 
-FINGERPRINT = "f" * 64
+WORK_ID = "f" * 64
 
 
 @pytest.fixture
@@ -28,8 +28,8 @@ def store(tmp_path: Path) -> Store:
 
 
 @pytest.fixture
-def address(store: Store) -> StageAddress:
-    return store.address("search_ranking", "prepare", FINGERPRINT)
+def work_folder(store: Store) -> WorkFolder:
+    return store.work_folder("search_ranking", "prepare", WORK_ID)
 
 
 def ask(store: Store, attempt_id: str, *, run_id: str = "r1", takeover_epoch: int = 0, code: str = "") -> str:
@@ -37,7 +37,7 @@ def ask(store: Store, attempt_id: str, *, run_id: str = "r1", takeover_epoch: in
     request = StageRequest(
         pipeline="search_ranking",
         stage="prepare",
-        fingerprint=FINGERPRINT,
+        work_id=WORK_ID,
         attempt_id=attempt_id,
         store_uri=store.root_uri,
         spec_uri=spec_uri,
@@ -47,15 +47,15 @@ def ask(store: Store, attempt_id: str, *, run_id: str = "r1", takeover_epoch: in
         takeover_epoch=takeover_epoch,
         code_version=code,
     )
-    return store.address("search_ranking", "prepare", FINGERPRINT).write_request(request)
+    return store.work_folder("search_ranking", "prepare", WORK_ID).write_request(request)
 
 
-def make(content: bytes = b"data") -> Callable[[StageContext], Outcome]:
-    def work(context: StageContext) -> Outcome:
+def make(content: bytes = b"data") -> Callable[[StageContext], StageOutput]:
+    def work(context: StageContext) -> StageOutput:
         uri, manifest = context.store.manifests.put_files("dataset", {"file": content}, {})
         with context.timed("part"):
             context.progress(1, 1, "rows")
-        return Outcome(artifact_uri=uri, digest=manifest.digest, scalars={"rows": 1})
+        return StageOutput(artifact_uri=uri, digest=manifest.digest, scalars={"rows": 1})
 
     return work
 
@@ -63,7 +63,7 @@ def make(content: bytes = b"data") -> Callable[[StageContext], Outcome]:
 def test_work_that_opens_the_database_may_wait_for_it(store: Store) -> None:
     allowed: list[float] = []
 
-    def work(context: StageContext) -> Outcome:
+    def work(context: StageContext) -> StageOutput:
         allowed.append(database_wait_seconds())
         return make()(context)
 
@@ -71,31 +71,31 @@ def test_work_that_opens_the_database_may_wait_for_it(store: Store) -> None:
     assert allowed == [180.0]
 
 
-def fail_with(error: BaseException) -> Callable[[StageContext], Outcome]:
-    def work(context: StageContext) -> Outcome:
+def fail_with(error: BaseException) -> Callable[[StageContext], StageOutput]:
+    def work(context: StageContext) -> StageOutput:
         raise error
 
     return work
 
 
-def test_finished_work_leaves_a_result_a_log_and_a_free_lease(store: Store, address: StageAddress) -> None:
+def test_finished_work_leaves_a_result_a_log_and_a_free_lease(store: Store, work_folder: WorkFolder) -> None:
     assert run(make(), ask(store, "a1"), stop=StopFlag()) is ExitCode.DONE
-    result = address.result()
+    result = work_folder.result()
     assert result is not None
     assert (result.attempts, result.attempt_id, result.scalars) == (1, "a1", {"rows": 1})
     assert {"part", "total"} <= set(result.timings)
     assert store.manifests.get(result.artifact_uri).digest == result.digest
-    holder = holder_of(address.journal())
+    holder = holder_of(work_folder.chain())
     assert holder is not None
     assert holder.released
-    assert address.heartbeat("a1") is not None
-    assert address.error("a1") is None
+    assert work_folder.heartbeat("a1") is not None
+    assert work_folder.error("a1") is None
 
 
-def test_finished_work_is_not_done_again(store: Store, address: StageAddress) -> None:
+def test_finished_work_is_not_done_again(store: Store, work_folder: WorkFolder) -> None:
     run(make(), ask(store, "a1"), stop=StopFlag())
     assert run(fail_with(RuntimeError("ran again")), ask(store, "a2"), stop=StopFlag()) is ExitCode.DONE
-    result = address.result()
+    result = work_folder.result()
     assert result is not None
     assert result.attempt_id == "a1"
 
@@ -118,38 +118,38 @@ def test_finished_work_is_not_done_again(store: Store, address: StageAddress) ->
     ],
 )
 def test_failure_is_classified_written_down_and_leaves_no_result(
-    store: Store, address: StageAddress, error: Exception, code: ExitCode, name: str
+    store: Store, work_folder: WorkFolder, error: Exception, code: ExitCode, name: str
 ) -> None:
     assert run(fail_with(error), ask(store, "a1"), stop=StopFlag()) is code
-    record = address.error("a1")
+    record = work_folder.error("a1")
     assert record is not None
     assert (record["code"], record["exit_code"]) == (name, int(code))
-    assert address.result() is None
+    assert work_folder.result() is None
 
 
-def test_first_error_of_an_attempt_is_kept(store: Store, address: StageAddress) -> None:
+def test_first_error_of_an_attempt_is_kept(store: Store, work_folder: WorkFolder) -> None:
     uri = ask(store, "a1")
-    address.write_error("a1", {"code": "data.first"})
+    work_folder.write_error("a1", {"code": "data.first"})
     run(fail_with(DataError("peer.lost", "consequence")), uri, stop=StopFlag())
-    record = address.error("a1")
+    record = work_folder.error("a1")
     assert record is not None
     assert record["code"] == "data.first"
 
 
-def test_attempt_that_was_taken_over_commits_nothing(store: Store, address: StageAddress) -> None:
-    def work(context: StageContext) -> Outcome:
+def test_attempt_that_was_taken_over_commits_nothing(store: Store, work_folder: WorkFolder) -> None:
+    def work(context: StageContext) -> StageOutput:
         outcome = make(b"stale")(context)
-        Lease.acquire(address, owner=context.request.run.owner, attempt_id="newer")
+        Lease.acquire(work_folder, owner=context.request.run.owner, attempt_id="newer")
         return outcome
 
     assert run(work, ask(store, "a1"), stop=StopFlag()) is ExitCode.PREEMPTED
-    record = address.error("a1")
+    record = work_folder.error("a1")
     assert record is not None
     assert record["code"] == "lease.lost"
-    assert address.result() is None
+    assert work_folder.result() is None
 
 
-def test_fenced_process_ends_at_its_next_heartbeat(store: Store, address: StageAddress, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fenced_process_ends_at_its_next_heartbeat(store: Store, work_folder: WorkFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[int] = []
 
     class Ended(Exception):
@@ -163,8 +163,8 @@ def test_fenced_process_ends_at_its_next_heartbeat(store: Store, address: StageA
     monkeypatch.setattr("training.runtime.runner.os._exit", end)
     monkeypatch.setattr("threading.excepthook", lambda _args: None)
 
-    def work(context: StageContext) -> Outcome:
-        Lease.acquire(address, owner=context.request.run.owner, attempt_id="newer")
+    def work(context: StageContext) -> StageOutput:
+        Lease.acquire(work_folder, owner=context.request.run.owner, attempt_id="newer")
         for thread in threading.enumerate():
             if thread.name == "heartbeat":
                 thread.join(240)
@@ -172,23 +172,23 @@ def test_fenced_process_ends_at_its_next_heartbeat(store: Store, address: StageA
 
     run(work, ask(store, "a1"), stop=StopFlag())
     assert ended == [int(ExitCode.PREEMPTED)]
-    record = address.error("a1")
+    record = work_folder.error("a1")
     assert record is not None
     assert record["code"] == "lease.lost"
 
 
-def test_work_of_another_run_that_is_under_way_is_not_started_twice(store: Store, address: StageAddress) -> None:
-    Lease.acquire(address, owner="search_ranking/other/prepare", attempt_id="theirs")
+def test_work_of_another_run_that_is_under_way_is_not_started_twice(store: Store, work_folder: WorkFolder) -> None:
+    Lease.acquire(work_folder, owner="search_ranking/other/prepare", attempt_id="theirs")
     assert run(fail_with(RuntimeError("started")), ask(store, "a1"), stop=StopFlag()) is ExitCode.PREEMPTED
-    record = address.error("a1")
+    record = work_folder.error("a1")
     assert record is not None
     assert record["code"] == "lease.held"
 
 
-def test_dead_holder_of_another_run_is_taken_over(store: Store, address: StageAddress) -> None:
-    Lease.acquire(address, owner="search_ranking/other/prepare", attempt_id="theirs")
+def test_dead_holder_of_another_run_is_taken_over(store: Store, work_folder: WorkFolder) -> None:
+    Lease.acquire(work_folder, owner="search_ranking/other/prepare", attempt_id="theirs")
     assert run(make(), ask(store, "a1", takeover_epoch=1), stop=StopFlag()) is ExitCode.DONE
-    result = address.result()
+    result = work_folder.result()
     assert result is not None
     assert result.attempts == 2
 
@@ -209,80 +209,80 @@ def test_termination_of_a_polling_stage_only_sets_the_flag() -> None:
 
 
 def test_unknown_pipeline_version_of_request_is_an_error_not_a_crash(store: Store, tmp_path: Path) -> None:
-    uri = f"{store.root_uri}/stages/p/prepare/{FINGERPRINT}/attempts/none/_REQUEST.json"
+    uri = f"{store.root_uri}/stages/p/prepare/{WORK_ID}/attempts/none/_REQUEST.json"
     assert run(make(), uri, stop=StopFlag()) is ExitCode.BAD_DATA
 
 
 def test_a_process_with_other_code_than_the_work_is_named_after_refuses_it(
-    store: Store, address: StageAddress, monkeypatch: pytest.MonkeyPatch
+    store: Store, work_folder: WorkFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert run(make(), ask(store, "a1", code="0" * 64), stop=StopFlag()) is ExitCode.BAD_SPEC
-    error = address.error("a1")
+    error = work_folder.error("a1")
     assert error is not None
     assert error["code"] == "code.mismatch"
-    assert address.result() is None
+    assert work_folder.result() is None
     monkeypatch.setenv("NIGHTSHIFT_CODE_VERSION", "sha256:1")
     assert run(make(), ask(store, "a2", code="sha256:1"), stop=StopFlag()) is ExitCode.DONE
 
 
-def test_work_that_used_a_file_that_its_name_does_not_cover_is_not_committed(store: Store, address: StageAddress) -> None:
-    def work(context: StageContext) -> Outcome:
+def test_work_that_used_a_file_that_its_name_does_not_cover_is_not_committed(store: Store, work_folder: WorkFolder) -> None:
+    def work(context: StageContext) -> StageOutput:
         # This process has loaded all of the tests: each module but those of the request is one too many.
         assert context.code is not None
         context.code = LoadedCode({"training/contracts.py": sha256_hex((CHECKOUT / "training/contracts.py").read_bytes())})
         return make()(context)
 
     assert run(work, ask(store, "a1"), stop=StopFlag()) is ExitCode.BAD_SPEC
-    error = address.error("a1")
+    error = work_folder.error("a1")
     assert error is not None
     assert error["code"] == "code.outside"
     assert "training/__init__.py" in error["message"]
-    assert address.result() is None
-    assert "commit" not in [entry.value["kind"] for entry in address.journal().history()]
+    assert work_folder.result() is None
+    assert "commit" not in [entry.value["kind"] for entry in work_folder.chain().history()]
 
 
-def test_a_process_that_was_submitted_by_one_long_taken_for_dead_does_nothing(store: Store, address: StageAddress) -> None:
+def test_a_process_that_was_submitted_by_one_long_taken_for_dead_does_nothing(store: Store, work_folder: WorkFolder) -> None:
     uri = ask(store, "a1")
-    address.write_ended("a1", {"phase": "ended"})
+    work_folder.write_ended("a1", {"phase": "ended"})
     assert run(make(), uri, stop=StopFlag()) is ExitCode.PREEMPTED
-    assert address.result() is None
-    assert address.journal().history() == [], "it took no lease"
+    assert work_folder.result() is None
+    assert work_folder.chain().history() == [], "it took no lease"
 
 
-def test_second_start_of_an_attempt_takes_over_at_once_as_the_next_of_the_chain(store: Store, address: StageAddress) -> None:
+def test_second_start_of_an_attempt_takes_over_at_once_as_the_next_of_the_chain(store: Store, work_folder: WorkFolder) -> None:
     """A queue that suspends a Job and resumes it starts the same request again."""
     uri = ask(store, "a1")
 
-    def work(context: StageContext) -> Outcome:
+    def work(context: StageContext) -> StageOutput:
         assert run(make(b"new"), uri, stop=StopFlag()) is ExitCode.DONE
         return make(b"stale")(context)
 
     # The first start has not ended: its node does not answer, and it goes on.
     assert run(work, uri, stop=StopFlag()) is ExitCode.PREEMPTED
-    result = address.result()
+    result = work_folder.result()
     assert result is not None
     assert (result.attempt_id, result.attempts) == ("a1", 2)
     assert result.artifact_uri == store.manifests.put_files("dataset", {"file": b"new"}, {})[0]
-    assert address.error("a1") is None, "what the first start says about its end is not the attempt's"
+    assert work_folder.error("a1") is None, "what the first start says about its end is not the attempt's"
 
 
-def test_end_of_an_earlier_start_does_not_hide_that_of_the_next_one(store: Store, address: StageAddress) -> None:
+def test_end_of_an_earlier_start_does_not_hide_that_of_the_next_one(store: Store, work_folder: WorkFolder) -> None:
     uri = ask(store, "a1")
     assert run(fail_with(PreemptedError("stage.stopped", "stopped")), uri, stop=StopFlag()) is ExitCode.PREEMPTED
     assert run(fail_with(DataError("schema.missing", "no column x")), uri, stop=StopFlag()) is ExitCode.BAD_DATA
-    error = address.error("a1")
+    error = work_folder.error("a1")
     assert error is not None
     assert error["code"] == "schema.missing"
 
 
 @pytest.mark.parametrize("error", [HungError("stage.hung", "no progress"), ReplicasDifferError("train.replica_diverged", "rank 1")])
 def test_why_an_attempt_failed_by_itself_is_kept_when_its_job_starts_it_again(
-    store: Store, address: StageAddress, error: NightshiftError
+    store: Store, work_folder: WorkFolder, error: NightshiftError
 ) -> None:
     """Hung and wrong ranks end with 75, and a Job starts what ends with 75 again, until the task has read why, and deletes it."""
     uri = ask(store, "a1")
     assert run(fail_with(error), uri, stop=StopFlag()) is ExitCode.PREEMPTED
     assert run(fail_with(PreemptedError("stage.stopped", "deleted")), uri, stop=StopFlag()) is ExitCode.PREEMPTED
-    found = address.error("a1")
+    found = work_folder.error("a1")
     assert found is not None
     assert found["code"] == error.code

@@ -171,9 +171,9 @@ def ended_ranks(folder: Path, exit_code: int) -> list[torchrun.Started]:
 
 @pytest.mark.parametrize("exit_code", [-signal.SIGALRM, -signal.SIGKILL])
 def test_launcher_writes_the_error_of_a_rank_that_hung_with_what_that_rank_did(tmp_path: Path, exit_code: int) -> None:
-    address = Store(str(tmp_path / "store")).address("p", "train", "f" * 64)
-    torchrun.write_hang_of(ended_ranks(tmp_path, exit_code), f"{address.uri}/attempts/a1/_REQUEST.json")
-    error = address.error("a1")
+    work_folder = Store(str(tmp_path / "store")).work_folder("p", "train", "f" * 64)
+    torchrun.write_hang_of(ended_ranks(tmp_path, exit_code), f"{work_folder.uri}/attempts/a1/_REQUEST.json")
+    error = work_folder.error("a1")
     if exit_code == -signal.SIGKILL:
         assert error is None, "it was not its timer that ended it"
     else:

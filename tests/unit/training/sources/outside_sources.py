@@ -170,11 +170,11 @@ class Shop:
 
     def stage(self, work: Any, site: Path, inputs: dict[str, str], parameters: dict[str, Any]) -> StageResult:
         name = work.__name__.rsplit(".", 1)[-1]
-        address = self.store.address("orders", name, "f" * 64)
+        address = self.store.work_folder("orders", name, "f" * 64)
         request = StageRequest(
             pipeline="orders",
             stage=name,
-            fingerprint="f" * 64,
+            work_id="f" * 64,
             attempt_id="a",
             store_uri=self.store.root_uri,
             spec_uri=self.store.put_json(freeze(self.spec())),

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from training.errors import SpecError
 from training.runtime.provenance import CHECKOUT
 from training.spec import PipelineSpec, load_spec, parse_spec
-from training.spec.fingerprints import import_part
+from training.spec.covered_keys import import_part
 from training.spec.registration import Registration, registered_spec
 
 FLIGHTS = (CHECKOUT / "dags" / "pipelines" / "flight_delay.yaml").read_text(encoding="utf-8")

@@ -17,7 +17,7 @@ from training.runtime.context import StopFlag
 from training.runtime.runner import run
 from training.sources.listing import listing_for
 from training.spec import PipelineSpec, freeze, parse_spec, resolve_uris
-from training.store import StageAddress, Store
+from training.store import Store, WorkFolder
 
 AS_OF = datetime(2026, 2, 1, 2, tzinfo=UTC)
 NUM_ROWS = 3000
@@ -103,16 +103,16 @@ def run_stage(
     inputs: dict[str, str],
     parameters: dict[str, Any],
     *,
-    fingerprint: str,
+    work_id: str,
     run_id: str,
     as_of: datetime,
-) -> tuple[ExitCode, StageAddress]:
+) -> tuple[ExitCode, WorkFolder]:
     """Run a stage in this process, or find it done; return how it ended and where."""
-    address = store.address("orders", name, fingerprint)
+    work_folder = store.work_folder("orders", name, work_id)
     request = StageRequest(
         pipeline="orders",
         stage=name,
-        fingerprint=fingerprint,
+        work_id=work_id,
         attempt_id="a1",
         store_uri=store.root_uri,
         spec_uri=store.put_json(freeze(spec)),
@@ -122,7 +122,7 @@ def run_stage(
         run=RunIdentity(dag_id="orders", run_id=run_id, task_id=name),
     )
     work = importlib.import_module(f"training.stages.{name}").work
-    return run(work, address.write_request(request), stop=StopFlag()), address
+    return run(work, work_folder.write_request(request), stop=StopFlag()), work_folder
 
 
 class EvaluateBench:
@@ -149,16 +149,16 @@ class EvaluateBench:
     def spec_of(self, replaced: Mapping[str, str]) -> PipelineSpec:
         return spec_for(self.text, self.task, self.orders_uri, replaced)
 
-    def attempt(self, name: str, inputs: dict[str, str], parameters: dict[str, Any], work: str) -> tuple[ExitCode, StageAddress]:
+    def attempt(self, name: str, inputs: dict[str, str], parameters: dict[str, Any], work: str) -> tuple[ExitCode, WorkFolder]:
         """Run a stage, or find it done; return how it ended and where."""
-        fingerprint = work.encode().hex().rjust(64, "0")
-        return run_stage(self.store, self.spec, name, inputs, parameters, fingerprint=fingerprint, run_id="r", as_of=AS_OF)
+        work_id = work.encode().hex().rjust(64, "0")
+        return run_stage(self.store, self.spec, name, inputs, parameters, work_id=work_id, run_id="r", as_of=AS_OF)
 
     def stage(self, name: str, inputs: dict[str, str], parameters: dict[str, Any], *, work: str = "only") -> StageResult:
         """Run a stage to its good end, or find it done."""
-        ended, address = self.attempt(name, inputs, parameters, work)
-        assert ended is ExitCode.DONE, address.error("a1")
-        result = address.result()
+        ended, work_folder = self.attempt(name, inputs, parameters, work)
+        assert ended is ExitCode.DONE, work_folder.error("a1")
+        result = work_folder.result()
         assert result is not None
         return result
 

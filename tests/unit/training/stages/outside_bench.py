@@ -18,7 +18,7 @@ from training.data.features.transforms import FittedTransforms, Matrix
 from training.data.join.contract import LABEL
 from training.spec import PipelineSpec
 from training.spec.registration import Registration, registered_spec
-from training.store import StageAddress
+from training.store import WorkFolder
 
 
 class OutsideBench(EvaluateBench):
@@ -32,7 +32,7 @@ class OutsideBench(EvaluateBench):
 
     def register(
         self, data: bytes, format_name: str, *, transforms: bytes | None = None, work: str, **more: Any
-    ) -> tuple[ExitCode, StageAddress]:
+    ) -> tuple[ExitCode, WorkFolder]:
         """Import a file; return how the stage ended, and where."""
         values = {"artifact_uri": "${MODELS_URI}/17/model", "format": format_name, **more}
         self.registration = Registration.model_validate(values)
@@ -44,18 +44,18 @@ class OutsideBench(EvaluateBench):
 
     def registered(self, data: bytes, format_name: str, *, work: str = "outside", **more: Any) -> StageResult:
         """Import a file that is taken."""
-        ended, address = self.register(data, format_name, work=work, **more)
-        assert ended is ExitCode.DONE, address.error("a1")
-        result = address.result()
+        ended, work_folder = self.register(data, format_name, work=work, **more)
+        assert ended is ExitCode.DONE, work_folder.error("a1")
+        result = work_folder.result()
         assert result is not None
         return result
 
     def refused(self, data: bytes, format_name: str, *, work: str, **more: Any) -> Mapping[str, Any]:
         """Return the error of a file that is refused."""
-        ended, address = self.register(data, format_name, work=work, **more)
+        ended, work_folder = self.register(data, format_name, work=work, **more)
         assert ended in (ExitCode.BAD_DATA, ExitCode.BAD_SPEC), ended
-        assert address.result() is None
-        error = address.error("a1")
+        assert work_folder.result() is None
+        error = work_folder.error("a1")
         assert error is not None
         return error
 

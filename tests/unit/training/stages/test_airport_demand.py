@@ -52,9 +52,9 @@ def night(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], pd.
             ("evaluate", ("model", "dataset"), {}),
         ):
             given = {key: made[key] for key in inputs}
-            ended, address = run_stage(store, spec, name, given, parameters, fingerprint="f" * 64, run_id="r", as_of=AS_OF)
-            result = address.result()
-            assert ended is ExitCode.DONE, address.error("a1")
+            ended, work_folder = run_stage(store, spec, name, given, parameters, work_id="f" * 64, run_id="r", as_of=AS_OF)
+            result = work_folder.result()
+            assert ended is ExitCode.DONE, work_folder.error("a1")
             assert result is not None
             made[{"ingest": "snapshot", "prepare": "dataset", "train": "model", "evaluate": "evaluation"}[name]] = result.artifact_uri
     evaluation = store.manifests.get(made["evaluation"], kind="evaluation")

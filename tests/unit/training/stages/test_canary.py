@@ -82,7 +82,7 @@ def test_nothing_has_arrived_yet(bench: EvaluateBench, seats: dict[str, dict[str
         ("blind", "good", 6, 0, "Rolled back"),
         ("good", "blind", 6, 0, "Promoted"),
         ("good", "blind", 0.5, 0, "Waiting"),
-        # The verdict is that of the instant at which the decision is made, never of a later one.
+        # The decision is that of the instant at which it is made, never of a later one.
         ("good", "blind", 0.5, 36_500, "Waiting"),
     ],
 )
@@ -118,8 +118,8 @@ def test_page_says_how_many_blocks_an_alarm_lacks(bench: EvaluateBench, seats: d
 
 def test_without_a_canary_it_says_so(bench: EvaluateBench, seats: dict[str, dict[str, Any]], tmp_path: Path) -> None:
     parameters = {"canary": None, "champion": seats["good"]}
-    ended, address = bench.attempt("canary", {"dataset": bench.dataset_uri}, parameters, "without")
+    ended, work_folder = bench.attempt("canary", {"dataset": bench.dataset_uri}, parameters, "without")
     assert ended is ExitCode.DENIED
-    error = address.error("a1")
+    error = work_folder.error("a1")
     assert error is not None
     assert error["code"] == "canary.missing"

@@ -102,9 +102,9 @@ def test_baselines_are_in_record_scalars_manifest_and_report(binary: EvaluateBen
 def test_sql_baseline_that_cannot_be_computed_ends_ingest_and_prepare_before_anything_is_read(binary: EvaluateBench, stage: str) -> None:
     binary.spec = binary.spec_of({"primary: auc": 'primary: auc, baseline: {sql: "no_such_function(value)"}'})
     inputs = {"snapshot": binary.snapshot_uri} if stage == "prepare" else {}
-    ended, address = binary.attempt(stage, inputs, {"listing": {}}, f"no row expression {stage}")
+    ended, work_folder = binary.attempt(stage, inputs, {"listing": {}}, f"no row expression {stage}")
     assert ended is ExitCode.BAD_DATA
-    error = address.error("a1")
+    error = work_folder.error("a1")
     assert error is not None
     assert error["code"] == "derive.expression"
     assert "evaluate.baseline.sql" in error["message"]
@@ -219,9 +219,9 @@ def test_label_that_is_not_a_class_is_named(wrong: float) -> None:
 def test_labels_that_are_not_classes_end_in_prepare_before_anything_is_trained(tmp_path: Path, task: str, label: str, wrong: str) -> None:
     bench = EvaluateBench(tmp_path, task)
     bench.spec = bench.spec_of({f"label: {{column: {label}}}": f"label: {{column: {wrong}}}"})
-    ended, address = bench.attempt("prepare", {"snapshot": bench.snapshot_uri}, {}, "numbers")
+    ended, work_folder = bench.attempt("prepare", {"snapshot": bench.snapshot_uri}, {}, "numbers")
     assert ended is ExitCode.BAD_DATA
-    error = address.error("a1")
+    error = work_folder.error("a1")
     assert error is not None
     assert error["code"] == "label.not_a_class"
 
@@ -231,6 +231,6 @@ def test_champion_that_cannot_be_read_ends_the_evaluation_and_nothing_is_promote
     binary.spec = binary.spec_of({})
     gone = {**binary.seat(model, "3"), "model_uri": model.artifact_uri.rsplit("/", 1)[0] + "/" + "0" * 64 + ".json"}
     inputs = {"model": model.artifact_uri, "dataset": binary.dataset_uri}
-    ended, address = binary.attempt("evaluate", inputs, {"champion": gone}, "unreadable")
+    ended, work_folder = binary.attempt("evaluate", inputs, {"champion": gone}, "unreadable")
     assert ended is ExitCode.BAD_DATA
-    assert address.result() is None
+    assert work_folder.result() is None

@@ -62,10 +62,10 @@ class Demand:
         return resolve_uris(parse_spec(text.encode()), {"DEMAND_URI": self.folder.as_uri()})
 
     def stage(self, name: str, spec: PipelineSpec, inputs: dict[str, str], parameters: dict[str, Any], work: str) -> StageResult:
-        fingerprint = work.encode().hex().rjust(64, "0")[-64:]
-        ended, address = run_stage(self.store, spec, name, inputs, parameters, fingerprint=fingerprint, run_id="r", as_of=AS_OF)
-        result = address.result()
-        assert ended is ExitCode.DONE, address.error("a1")
+        work_id = work.encode().hex().rjust(64, "0")[-64:]
+        ended, work_folder = run_stage(self.store, spec, name, inputs, parameters, work_id=work_id, run_id="r", as_of=AS_OF)
+        result = work_folder.result()
+        assert ended is ExitCode.DONE, work_folder.error("a1")
         assert result is not None
         return result
 

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.unit.training.stages.night_bench import Night, load, with_empty_days
-from training.runtime.context import Outcome
+from training.runtime.context import StageOutput
 from training.runtime.provenance import CHECKOUT
 
 FLIGHTS = CHECKOUT.parent / "shared" / "data" / "nycflights13"
@@ -30,7 +30,7 @@ def flights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Night:
     return Night(tmp_path, load("flight_delay", {"FLIGHTS_URI": folder.as_uri()}), datetime(2013, 9, 1, 6, tzinfo=UTC))
 
 
-def read_table(night: Night, snapshot: Outcome, table: str) -> pa.Table:
+def read_table(night: Night, snapshot: StageOutput, table: str) -> pa.Table:
     manifest = night.store.manifests.get(snapshot.artifact_uri)
     folder = night.store.manifests.fetch(manifest, night.folder / "fetched")
     return pq.ParquetFile(folder / table / "all-00000.parquet").read()

@@ -19,9 +19,9 @@ from training.engine.checkpoint.safetensors_export import export
 from training.errors import SpecError
 from training.runtime.provenance import CHECKOUT
 from training.spec import PipelineSpec, load_spec
-from training.spec.fingerprints import spec_part
+from training.spec.covered_keys import spec_part
 from training.spec.reader.overrides import apply_overrides
-from training.store.addresses import StoreUri
+from training.store.work_folder import StoreUri
 
 main = command("checkpoints")
 
@@ -68,7 +68,7 @@ def test_training_from_the_first_epoch_has_the_bits_of_the_undisturbed_one(
     bench.spec = changed(bench, conf)
     assert bench.train("restored") is ExitCode.DONE
     assert bench.weights("restored") == bench.weights("first")
-    result = bench.address("train", "restored").result()
+    result = bench.work_folder("train", "restored").result()
     assert result is not None
     assert result.scalars["resumed_from"] == conf["train"]["from_checkpoint"]
     first, restored = bench.checkpoints("first"), bench.checkpoints("restored")
@@ -98,7 +98,7 @@ def test_another_learning_rate_changes_what_comes_after_the_checkpoint(bench: Be
     assert slower[1]["uri"] != first[1]["uri"]
 
 
-def test_checkpoint_is_part_of_the_fingerprint_of_the_training_alone(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+def test_checkpoint_is_part_of_the_work_id_of_the_training_alone(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     one, two = (changed(bench, conf_of(bench, name, capsys)) for name in ("epoch_1", "epoch_2"))
     parts = [spec_part(spec, "train") for spec in (bench.spec, one, two)]
     assert len({json.dumps(part, sort_keys=True) for part in parts}) == 3
@@ -185,7 +185,7 @@ def test_file_that_is_no_safetensors_is_refused(bench: Bench, tmp_path: Path, fa
 def test_checkpoint_of_another_batch_size_is_refused(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     bench.spec = changed(bench, {"train": {**conf_of(bench, "epoch_1", capsys)["train"], "batch_size": 120}})
     assert bench.train("other batches") is ExitCode.BAD_SPEC
-    error = bench.address("train", "other batches").error("a1")
+    error = bench.work_folder("train", "other batches").error("a1")
     assert error is not None
     assert error["code"] == "checkpoint.mismatch"
 

@@ -69,10 +69,10 @@ def nights(folder: Path, split: str) -> list[Night]:
 
         def stage(name: str, inputs: dict[str, str], parameters: dict[str, Any], at: Any = (night, as_of, spec)) -> StageResult:
             number, moment, read = at
-            fingerprint = f"{name}{number}".encode().hex().rjust(64, "0")
-            ended, address = run_stage(store, read, name, inputs, parameters, fingerprint=fingerprint, run_id=f"n{number}", as_of=moment)
-            assert ended is ExitCode.DONE, address.error("a1")
-            result = address.result()
+            work_id = f"{name}{number}".encode().hex().rjust(64, "0")
+            ended, work_folder = run_stage(store, read, name, inputs, parameters, work_id=work_id, run_id=f"n{number}", as_of=moment)
+            assert ended is ExitCode.DONE, work_folder.error("a1")
+            result = work_folder.result()
             assert result is not None
             return result
 

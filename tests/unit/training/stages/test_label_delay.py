@@ -97,9 +97,9 @@ def test_validation_warns_of_a_split_that_lost_many_rows_and_shows_the_counts(be
 
 def test_limit_that_a_split_exceeds_fails_with_split_counts_and_remedy(bench: EvaluateBench) -> None:
     bench.spec = bench.spec_of({"prepare:": "validate: {unknown_labels: 0.2}\nprepare:"})
-    ended, address = bench.attempt("validate", {"snapshot": bench.snapshot_uri}, {}, "limited")
+    ended, work_folder = bench.attempt("validate", {"snapshot": bench.snapshot_uri}, {}, "limited")
     assert ended is ExitCode.BAD_DATA
-    error = address.error("a1")
+    error = work_folder.error("a1")
     assert error is not None
     assert error["code"] == "label.unknown"
     for words in (
@@ -115,8 +115,8 @@ def test_limit_that_a_split_exceeds_fails_with_split_counts_and_remedy(bench: Ev
 def test_null_moments_of_labels_in_a_column_that_is_not_nullable_fail_with_the_key_to_set(tmp_path: Path) -> None:
     frame = bookings()
     late = EvaluateBench(tmp_path, "binary", text=TEXT, frame=frame.assign(settled_at=frame["settled_at"].mask(frame.index == 5)))
-    ended, address = late.attempt("validate", {"snapshot": late.snapshot_uri}, {}, "nulls")
-    error = address.error("a1")
+    ended, work_folder = late.attempt("validate", {"snapshot": late.snapshot_uri}, {}, "nulls")
+    error = work_folder.error("a1")
     assert ended is ExitCode.BAD_DATA
     assert error is not None
     assert "orders.settled_at: no nulls: observed 1 of" in error["message"]

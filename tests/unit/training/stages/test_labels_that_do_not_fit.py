@@ -75,10 +75,10 @@ def test_labels_that_a_training_could_not_learn_are_found_by_check_and_by_prepar
     bench.spec = bench.spec_of(changes)
     bench.snapshot_uri = EvaluateBench.ingest(bench, changes)
 
-    ended, address = bench.attempt("prepare", {"snapshot": bench.snapshot_uri}, {}, "refused")
+    ended, work_folder = bench.attempt("prepare", {"snapshot": bench.snapshot_uri}, {}, "refused")
 
     assert ended is ExitCode.BAD_DATA
-    error = address.error("a1")
+    error = work_folder.error("a1")
     assert error is not None
     assert error["code"] == code
     assert words in error["message"]

@@ -23,7 +23,7 @@ from training.data.dataset.reader import DatasetReader
 from training.data.features.transforms import FittedTransforms
 from training.data.snapshot.builder import SnapshotPlan, take_snapshot
 from training.errors import DataError
-from training.runtime.context import Outcome, StageContext, StopFlag
+from training.runtime.context import StageContext, StageOutput, StopFlag
 from training.runtime.provenance import CHECKOUT
 from training.sources.listing import listing_for, lookback_of
 from training.sources.table_contract import contracts_of
@@ -41,7 +41,7 @@ DAYS = 6
 @dataclass(frozen=True)
 class Prepared:
     store: Store
-    outcome: Outcome
+    outcome: StageOutput
     manifest: Manifest
     spec: PipelineSpec
     timings: Mapping[str, float]
@@ -89,7 +89,7 @@ def run(folder: Path, spec: PipelineSpec, as_of: datetime, *, run_id: str = "r1"
     request = StageRequest(
         pipeline=spec.name,
         stage="prepare",
-        fingerprint="f" * 64,
+        work_id="f" * 64,
         attempt_id="a",
         store_uri=store.root_uri,
         spec_uri="",

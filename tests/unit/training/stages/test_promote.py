@@ -234,9 +234,9 @@ def test_a_decision_that_is_followed_later_has_the_number_that_mlflow_has_now(
 
 
 def test_an_order_to_follow_an_unknown_decision_is_denied(bench: EvaluateBench, ledger: Ledger) -> None:
-    ended, address = bench.attempt("promote", {}, {"order": {"kind": "follow", "key": "k" * 64}}, "nobody's")
+    ended, work_folder = bench.attempt("promote", {}, {"order": {"kind": "follow", "key": "k" * 64}}, "nobody's")
     assert ended is ExitCode.DENIED
-    error = address.error("a1")
+    error = work_folder.error("a1")
     assert error is not None
     assert error["code"] == "decision.unknown"
 
@@ -249,9 +249,9 @@ def test_another_models_evaluation_promotes_nothing(bench: EvaluateBench, models
         "dataset": bench.dataset_uri,
         "snapshot": bench.snapshot_uri,
     }
-    ended, address = bench.attempt("promote", inputs, {}, "mixed")
+    ended, work_folder = bench.attempt("promote", inputs, {}, "mixed")
     assert ended is ExitCode.DENIED
-    error = address.error("a1")
+    error = work_folder.error("a1")
     assert error is not None
     assert error["code"] == "evaluation.mismatch"
     assert ledger.history("orders") == []
@@ -270,9 +270,9 @@ def test_a_stage_by_hand_promotes_no_model_of_a_night_that_has_not_come(
         "snapshot": bench.snapshot_uri,
     }
     monkeypatch.setattr("tests.unit.training.stages.evaluate_bench.AS_OF", datetime.now(UTC) + timedelta(days=1))
-    ended, address = bench.attempt("promote", inputs, {}, f"future {approval}")
+    ended, work_folder = bench.attempt("promote", inputs, {}, f"future {approval}")
     assert ended is ExitCode.DENIED
-    error = address.error("a1")
+    error = work_folder.error("a1")
     assert error is not None
     assert error["code"] == "as_of.future"
     assert ledger.history("orders") == []
@@ -291,9 +291,9 @@ def test_candidate_measured_before_the_first_champion_requests_no_approval_later
         "dataset": bench.dataset_uri,
         "snapshot": bench.snapshot_uri,
     }
-    ended, address = bench.attempt("promote", inputs, {}, "against nobody")
+    ended, work_folder = bench.attempt("promote", inputs, {}, "against nobody")
     assert ended is ExitCode.DENIED
-    error = address.error("a1")
+    error = work_folder.error("a1")
     assert error is not None
     assert error["code"] == "promotion.conflict"
     assert ledger.open_requests("orders") == []

@@ -218,8 +218,8 @@ def test_trees_that_end_the_process_that_loads_them_are_refused_for_good(bench: 
     change, signal_name = ENDS[fault]
     values = json_of(trees)
     change(values)
-    ended, address = bench.register(json.dumps(values).encode(), "xgboost_json", work=fault)
-    error = address.error("a1")
+    ended, work_folder = bench.register(json.dumps(values).encode(), "xgboost_json", work=fault)
+    error = work_folder.error("a1")
     assert error is not None
     # Data that are wrong: no attempt follows.
     assert (ended, error["code"], signal_name in error["message"]) == (ExitCode.BAD_DATA, "model.invalid", True), error
@@ -230,8 +230,8 @@ def test_a_process_that_was_killed_from_outside_says_nothing_of_the_model(
     bench: OutsideBench, trees: xgboost.Booster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(subprocess, "run", lambda command, **_options: subprocess.CompletedProcess(command, -signal.SIGKILL, stderr=""))
-    ended, address = bench.register(bytes(trees.save_raw("ubj")), "xgboost_json", work="killed")
-    error = address.error("a1")
+    ended, work_folder = bench.register(bytes(trees.save_raw("ubj")), "xgboost_json", work="killed")
+    error = work_folder.error("a1")
     assert error is not None
     assert (ended, error["code"]) == (ExitCode.OUT_OF_MEMORY, "memory.exhausted")
 

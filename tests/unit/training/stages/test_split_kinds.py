@@ -100,9 +100,9 @@ def test_rows_of_the_gaps_are_left_out_of_the_dataset(bench: EvaluateBench, tmp_
 def test_value_that_names_no_split_ends_prepare(bench: EvaluateBench) -> None:
     values = COUNTRIES.replace("BE", "FR")
     bench.spec = bench.spec_of({TIME: f"by: column, column: country, {values}"})
-    ended, address = bench.attempt("prepare", {"snapshot": bench.snapshot_uri}, {}, "value")
+    ended, work_folder = bench.attempt("prepare", {"snapshot": bench.snapshot_uri}, {}, "value")
     assert ended is not ExitCode.DONE
-    error = address.error("a1")
+    error = work_folder.error("a1")
     assert error is not None
     assert error["code"] == "split.value"
     assert "'BE'" in error["message"]

@@ -39,8 +39,8 @@ class Night:
 
     def parameters(self, train: StageResult) -> dict[str, Any]:
         """Return what a task hands over of a training."""
-        address = self.bench.store.address(train.pipeline, train.stage, train.fingerprint)
-        return {"mlflow_run_id": train.scalars["mlflow_run_id"], "training_uri": address.uri}
+        work_folder = self.bench.store.work_folder(train.pipeline, train.stage, train.work_id)
+        return {"mlflow_run_id": train.scalars["mlflow_run_id"], "training_uri": work_folder.uri}
 
     def repair(self, work: str, **parameters: Any) -> StageResult:
         return self.bench.stage("repair", {}, parameters, work=work)
@@ -54,9 +54,9 @@ def night(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Night]:
 
 def points_of(train: StageResult, night: Night) -> list[tuple[int, int]]:
     """Return (step, milliseconds) of each validation loss that MLflow has of a training."""
-    fingerprint = train.fingerprint
+    work_id = train.work_id
     (run,) = mlflow.search_runs(
-        search_all_experiments=True, filter_string=f"tags.`nightshift.fingerprint` = '{fingerprint}'", output_format="list"
+        search_all_experiments=True, filter_string=f"tags.`nightshift.fingerprint` = '{work_id}'", output_format="list"
     )
     assert run.info.status == "FINISHED"
     found = mlflow.MlflowClient().get_metric_history(run.info.run_id, "validation_loss")
@@ -72,7 +72,7 @@ def test_evaluation_delivers_the_metrics_and_shows_the_run_and_so_does_the_decis
     (version,) = mlflow.MlflowClient().search_model_versions("name = 'orders'")
     assert version.run_id
     run = mlflow.MlflowClient().get_run(version.run_id)
-    assert run.data.tags["nightshift.fingerprint"] == train.fingerprint
+    assert run.data.tags["nightshift.fingerprint"] == train.work_id
     assert "test_auc" in run.data.metrics
     report = bench.store.objects.get_bytes(evaluation.reports["evaluation"].rsplit("/", 1)[-1])
     assert version.run_id.encode() in report
@@ -87,7 +87,7 @@ def test_evaluation_delivers_the_metrics_and_shows_the_run_and_so_does_the_decis
 def test_housekeeping_delivers_what_no_later_stage_delivered(night: Night) -> None:
     (entry,) = Ledger().history("orders")
     night.bench.stage("promote", {}, {"order": {"kind": "follow", "key": entry.key}}, work="follow")
-    assert [journal.key.rsplit("/", 1)[-1] for journal in pending_journals(night.bench.store.bucket)] == [night.alone.fingerprint]
+    assert [journal.key.rsplit("/", 1)[-1] for journal in pending_journals(night.bench.store.bucket)] == [night.alone.work_id]
     night.repair("delivers")
     assert pending_journals(night.bench.store.bucket) == []
     assert sorted(step for step, _at in points_of(night.alone, night)) == list(range(1, EPOCHS))
@@ -97,7 +97,7 @@ def test_housekeeping_delivers_metrics_where_the_ledger_has_no_decision(
     night: Night, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bucket = night.bench.store.bucket
-    journal = RunJournal(bucket, bucket.key(night.bench.store.address(night.alone.pipeline, "train", night.alone.fingerprint).uri))
+    journal = RunJournal(bucket, bucket.key(night.bench.store.work_folder(night.alone.pipeline, "train", night.alone.work_id).uri))
     writer = JournalWriter(MetricJournal(bucket, night.alone.pipeline, "later"), "a1")
     writer.append([("late", 0.5, 1, 1_700_000_000_000)])
     journal.note("000001-later", Backlog(end=End(status="FINISHED", ended_at_ms=1_700_000_000_001)))

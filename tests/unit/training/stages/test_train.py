@@ -57,11 +57,11 @@ def test_same_work_has_the_same_weights(bench: Bench, undisturbed: str) -> None:
 
 
 def test_training_continues_without_its_tracking_server_and_keeps_the_metrics(bench: Bench, undisturbed: str) -> None:
-    result = bench.address("train", "undisturbed").result()
+    result = bench.work_folder("train", "undisturbed").result()
     assert result is not None
     assert undisturbed
     assert result.scalars["tracking"] == "delayed"
-    journal = RunJournal(bench.store.bucket, bench.store.bucket.key(bench.address("train", "undisturbed").uri))
+    journal = RunJournal(bench.store.bucket, bench.store.bucket.key(bench.work_folder("train", "undisturbed").uri))
     description = journal.description()
     assert description is not None
     assert description.tags["nightshift.layout"] == "data 1 x shard 1"
@@ -83,7 +83,7 @@ def test_stopped_training_loses_no_step_and_ends_in_the_same_weights(
     assert bench.checkpoints(name)[-1]["step"] == step
     assert bench.train(name, "a2") is ExitCode.DONE
     assert bench.weights(name) == undisturbed
-    result = bench.address("train", name).result()
+    result = bench.work_folder("train", name).result()
     assert result is not None
     assert result.attempts == 2
 
@@ -124,7 +124,7 @@ def test_training_never_starts_over_in_silence_when_all_checkpoints_are_damaged(
     (only,) = bench.checkpoints("lost")
     damage(bench, only["uri"])
     assert bench.train("lost", "a2") is ExitCode.NO_USABLE_CHECKPOINT
-    error = bench.address("train", "lost").error("a2")
+    error = bench.work_folder("train", "lost").error("a2")
     assert error is not None
     assert error["code"] == "checkpoint.unusable"
     assert "step 4" in error["message"]
@@ -140,7 +140,7 @@ def test_diverged_training_stops_before_the_optimizer_and_says_at_which_step(ben
 
     monkeypatch.setattr(Ranker, "loss", loss)
     assert bench.train("diverged") is ExitCode.DIVERGED
-    error = bench.address("train", "diverged").error("a1")
+    error = bench.work_folder("train", "diverged").error("a1")
     assert error is not None
     assert error["code"] == "loss.not_finite"
     assert "step 3" in error["message"]

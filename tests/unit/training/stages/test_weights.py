@@ -77,8 +77,8 @@ def test_dataset_without_weights_has_the_bytes_of_one_whose_column_is_not_named(
 def test_weights_that_cannot_be_used_fail_prepare(tmp_path: Path, value: float, code: str) -> None:
     bench = bench_of(tmp_path / "bench", "binary", orders().assign(w=value))
     bench.spec = bench.spec_of(WEIGHTED)
-    ended, address = bench.attempt("prepare", {"snapshot": bench.snapshot_uri}, {}, "wrong")
-    error = address.error("a1")
+    ended, work_folder = bench.attempt("prepare", {"snapshot": bench.snapshot_uri}, {}, "wrong")
+    error = work_folder.error("a1")
     assert ended is ExitCode.BAD_DATA
     assert error is not None
     assert error["code"] == code

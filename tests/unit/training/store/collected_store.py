@@ -40,11 +40,11 @@ def collector_of(store: Store, rules: KeepRules, **options: Any) -> Collector:
     return Collector(store, rules, NoDecisions(), **options)
 
 
-def request_of(store: Store, fingerprint: str = "f" * 64, *, stage: str = "train", attempt_id: str = "a1", **facts: Any) -> StageRequest:
+def request_of(store: Store, work_id: str = "f" * 64, *, stage: str = "train", attempt_id: str = "a1", **facts: Any) -> StageRequest:
     return StageRequest(
         pipeline="p",
         stage=stage,
-        fingerprint=fingerprint,
+        work_id=work_id,
         attempt_id=attempt_id,
         store_uri=store.root_uri,
         spec_uri=store.put_json({"spec": 1}),
@@ -55,18 +55,18 @@ def request_of(store: Store, fingerprint: str = "f" * 64, *, stage: str = "train
     )
 
 
-def make(store: Store, content: str = "weights", fingerprint: str = "f" * 64) -> StageResult:
+def make(store: Store, content: str = "weights", work_id: str = "f" * 64) -> StageResult:
     """Do a piece of work: request, lease, artifact, result, and the run's ref."""
-    request = request_of(store, fingerprint)
-    address = store.address("p", "train", fingerprint)
-    address.write_request(request)
-    lease = Lease.acquire(address, owner="o", attempt_id="a1")
+    request = request_of(store, work_id)
+    work_folder = store.work_folder("p", "train", work_id)
+    work_folder.write_request(request)
+    lease = Lease.acquire(work_folder, owner="o", attempt_id="a1")
     uri, manifest = store.manifests.put_files("model", {"w": content.encode()}, {"made": content})
     set_run_ref(store, request, "model", uri)
     result = StageResult(
         pipeline="p",
         stage="train",
-        fingerprint=fingerprint,
+        work_id=work_id,
         artifact_uri=uri,
         digest=manifest.digest,
         run=request.run,
@@ -75,7 +75,7 @@ def make(store: Store, content: str = "weights", fingerprint: str = "f" * 64) ->
         committed_at="",
     )
     lease.commit("commit", {})
-    assert address.create_result(result)
+    assert work_folder.create_result(result)
     lease.release()
     return result
 

@@ -13,11 +13,11 @@ from tests.unit.training.store.collected_store import collector_of
 from tests.unit.training.store.interleaving import Actor, MemoryStore, World
 from training.contracts import RunIdentity, StageResult
 from training.errors import LeaseError
-from training.store.addresses import StageAddress
 from training.store.condemned import TAKEOVER_SECONDS, Condemned
 from training.store.garbage_collector import BEAT_SECONDS, DEAD_SECONDS, Collector
 from training.store.leases import Lease
 from training.store.reachability import KeepRules, Marking, content_keys
+from training.store.work_folder import WorkFolder
 
 RULES = KeepRules(runs=timedelta(days=2), attempts=timedelta(days=1), grace=timedelta(days=1))
 NUM_CONTENTS = 6
@@ -37,23 +37,23 @@ class Scene:
         self.relied_on: dict[str, datetime] = {}
         """Key of a result that a writer relies on to when it asked for it."""
 
-    def fingerprint(self) -> str:
+    def work_id(self) -> str:
         return f"{self.random.randrange(6):064x}"
 
-    def writer(self, fingerprint: str, contents: list[int], run: str) -> Callable[[], None]:
+    def writer(self, work_id: str, contents: list[int], run: str) -> Callable[[], None]:
         def work() -> None:
-            address = self.store.address("p", "train", fingerprint)
+            work_folder = self.store.work_folder("p", "train", work_id)
             asked_at = self.world.now
-            found = address.result()
+            found = work_folder.result()
             if found is None:
                 identity = RunIdentity(dag_id="p", run_id=run, task_id="train")
-                lease = Lease.acquire(address, owner=run, attempt_id=f"a-{run}")
+                lease = Lease.acquire(work_folder, owner=run, attempt_id=f"a-{run}")
                 files = {f"f{number}": f"content {number}".encode() for number in contents}
-                uri, manifest = self.store.manifests.put_files("model", files, {"work": fingerprint[-4:]})
+                uri, manifest = self.store.manifests.put_files("model", files, {"work": work_id[-4:]})
                 result = StageResult(
                     pipeline="p",
                     stage="train",
-                    fingerprint=fingerprint,
+                    work_id=work_id,
                     artifact_uri=uri,
                     digest=manifest.digest,
                     run=identity,
@@ -62,12 +62,12 @@ class Scene:
                     committed_at="",
                 )
                 lease.commit("commit", {"artifact_uri": uri})
-                address.create_result(result)
+                work_folder.create_result(result)
                 lease.release()
                 asked_at = self.world.now
-                found = address.result()
+                found = work_folder.result()
                 assert found is not None
-            self.relied_on[f"stages/p/train/{fingerprint}/_RESULT.json"] = asked_at
+            self.relied_on[f"stages/p/train/{work_id}/_RESULT.json"] = asked_at
             # What a stage that reuses it does: its run leads to it from now on.
             self.store.run_ref("p", run, "model").move(found.artifact_uri, expected=0)
             self.read(found.artifact_uri)
@@ -111,7 +111,7 @@ class Scene:
         if chance < 0.10 and len(world.running) < 5:
             self.serial += 1
             contents = self.random.sample(range(NUM_CONTENTS), 2)
-            world.start(f"writer {self.serial}", self.writer(self.fingerprint(), contents, f"r{self.serial}"))
+            world.start(f"writer {self.serial}", self.writer(self.work_id(), contents, f"r{self.serial}"))
         elif chance < 0.16 and len(world.running) < 5:
             self.serial += 1
             world.start(f"collector {self.serial}", self.collector())
@@ -198,8 +198,8 @@ def no_claim_of_objects(patch: pytest.MonkeyPatch) -> None:
 
 
 def no_claim_of_results(patch: pytest.MonkeyPatch) -> None:
-    """A result is reused without looking whether its address is about to be dropped."""
-    patch.setattr(StageAddress, "claim", lambda _: False)
+    """A result is reused without looking whether its work folder is about to be dropped."""
+    patch.setattr(WorkFolder, "claim", lambda _: False)
 
 
 def no_agreement(patch: pytest.MonkeyPatch) -> None:
@@ -214,17 +214,17 @@ def no_grace(patch: pytest.MonkeyPatch) -> None:
 
 
 def objects_first(patch: pytest.MonkeyPatch) -> None:
-    """An expired address does not hold its artifacts, so they may go before it, and its result is reused without a look at them."""
-    address = Marking._address
+    """An expired work folder does not hold its artifacts, so they may go before it, and its result is reused without a look at them."""
+    work_folder = Marking._work_folder
 
     def skip_expired(self: Marking, unit: Any) -> None:
         if unit.newest < self._oldest:
-            self._found.expired_addresses.append(unit)
+            self._found.expired_work_folders.append(unit)
         else:
-            address(self, unit)
+            work_folder(self, unit)
 
-    patch.setattr(Marking, "_address", skip_expired)
-    patch.setattr(StageAddress, "_has_artifact", lambda *_: True)
+    patch.setattr(Marking, "_work_folder", skip_expired)
+    patch.setattr(WorkFolder, "_has_artifact", lambda *_: True)
 
 
 SABOTAGES = [no_claim_of_objects, no_claim_of_results, no_agreement, no_grace, objects_first]

@@ -12,24 +12,24 @@ import pytest
 from nightshift.execution.attempt_end import Action, Ended, judge
 from training.contracts import ExitCode, RunIdentity, StageRequest, StageResult
 from training.errors import StoreError
-from training.runtime.context import Outcome, StageContext, StopFlag
+from training.runtime.context import StageContext, StageOutput, StopFlag
 from training.runtime.runner import run
-from training.store import StageAddress, Store, records
-from training.store.launches import LaunchEntry, Launches
+from training.store import Store, WorkFolder, records
+from training.store.launches import Launches, LaunchRecord
 from training.store.leases import HolderWatch, Lease, holder_of
 
-FINGERPRINT, OTHER = "f" * 64, "e" * 64
+WORK_ID, OTHER = "f" * 64, "e" * 64
 RUN = RunIdentity(dag_id="p", run_id="r", task_id="train")
-LAUNCH = LaunchEntry(
+LAUNCH = LaunchRecord(
     attempt_id="a1", request_uri="u", name="n", nodes=1, spot=False, cause="first", owner="p/r/train", try_number=1, generation="0"
 )
 
 
-def request_of(fingerprint: str, attempt_id: str = "a1") -> StageRequest:
+def request_of(work_id: str, attempt_id: str = "a1") -> StageRequest:
     return StageRequest(
         pipeline="p",
         stage="train",
-        fingerprint=fingerprint,
+        work_id=work_id,
         attempt_id=attempt_id,
         store_uri="s",
         spec_uri="u",
@@ -39,11 +39,11 @@ def request_of(fingerprint: str, attempt_id: str = "a1") -> StageRequest:
     )
 
 
-def result_of(fingerprint: str) -> StageResult:
+def result_of(work_id: str) -> StageResult:
     return StageResult(
         pipeline="p",
         stage="train",
-        fingerprint=fingerprint,
+        work_id=work_id,
         artifact_uri="u",
         digest="d" * 64,
         run=RUN,
@@ -54,22 +54,22 @@ def result_of(fingerprint: str) -> StageResult:
     )
 
 
-def fill(address: StageAddress, fingerprint: str) -> None:
-    lease = Lease.acquire(address, owner=f"p/r/train-{fingerprint[0]}", attempt_id="a1")
-    lease.commit("checkpoint", {"uri": "u", "step": 7, "of": fingerprint[0]})
-    address.create_result(result_of(fingerprint))
-    address.write_request(request_of(fingerprint))
-    address.write_error("a1", {"code": "c", "exit_code": 65, "message": fingerprint[0]})
-    address.write_ended("a1", {"phase": "ended", "code": fingerprint[0]})
-    address.write_straggler("a1", 1, {"rank": 1, "node": fingerprint[0]})
-    Launches(address).claim(replace(LAUNCH, name=fingerprint[0]), after=0)
+def fill(work_folder: WorkFolder, work_id: str) -> None:
+    lease = Lease.acquire(work_folder, owner=f"p/r/train-{work_id[0]}", attempt_id="a1")
+    lease.commit("checkpoint", {"uri": "u", "step": 7, "of": work_id[0]})
+    work_folder.create_result(result_of(work_id))
+    work_folder.write_request(request_of(work_id))
+    work_folder.write_error("a1", {"code": "c", "exit_code": 65, "message": work_id[0]})
+    work_folder.write_ended("a1", {"phase": "ended", "code": work_id[0]})
+    work_folder.write_straggler("a1", 1, {"rank": 1, "node": work_id[0]})
+    Launches(work_folder).claim(replace(LAUNCH, name=work_id[0]), after=0)
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     made = Store(str(tmp_path / "store"))
-    for fingerprint in (FINGERPRINT, OTHER):
-        fill(made.address("p", "train", fingerprint), fingerprint)
+    for work_id in (WORK_ID, OTHER):
+        fill(made.work_folder("p", "train", work_id), work_id)
     made.ref("champion").move({"model": "m", "weights_digest": "abc"}, expected=0)
     made.ref("other").move({"model": "m", "weights_digest": "abd"}, expected=0)
     made.ref("text").move("file:///x", expected=0)
@@ -80,11 +80,11 @@ def store(tmp_path: Path) -> Store:
     return made
 
 
-def mine(store: Store) -> StageAddress:
-    return store.address("p", "train", FINGERPRINT)
+def mine(store: Store) -> WorkFolder:
+    return store.work_folder("p", "train", WORK_ID)
 
 
-AT = f"stages/p/train/{FINGERPRINT}"
+AT = f"stages/p/train/{WORK_ID}"
 FIRST = "0000000001.json"
 READERS: dict[str, Callable[[Store], object]] = {
     f"{AT}/_RESULT.json": lambda store: mine(store).result(),
@@ -92,7 +92,7 @@ READERS: dict[str, Callable[[Store], object]] = {
     f"{AT}/attempts/a1/_ERROR.json": lambda store: mine(store).error("a1"),
     f"{AT}/attempts/a1/_ENDED.json": lambda store: mine(store).ended("a1"),
     f"{AT}/attempts/a1/stragglers/1.json": lambda store: mine(store).stragglers("a1"),
-    f"{AT}/journal/{FIRST}": lambda store: holder_of(mine(store).journal()),
+    f"{AT}/journal/{FIRST}": lambda store: holder_of(mine(store).chain()),
     f"{AT}/journal/0000000002.json": lambda store: HolderWatch(mine(store), owner="another").poll(),
     f"{AT}/launches/{FIRST}": lambda store: Launches(mine(store)).all(),
     f"refs/champion/{FIRST}": lambda store: store.ref("champion").read(),
@@ -131,7 +131,7 @@ def corruptions(data: bytes, other: bytes) -> dict[str, bytes]:
 def test_each_damage_to_a_record_is_an_error_that_names_it_and_the_remedy(store: Store, key: str) -> None:
     path = path_of(store, key)
     data = path.read_bytes()
-    other = path_of(store, OTHERS.get(key, key.replace(FINGERPRINT, OTHER))).read_bytes()
+    other = path_of(store, OTHERS.get(key, key.replace(WORK_ID, OTHER))).read_bytes()
     assert data != other
     for name, damage in corruptions(data, other).items():
         path.write_bytes(damage)
@@ -155,18 +155,18 @@ def test_a_folder_in_the_place_of_a_record_is_an_error_that_names_it(store: Stor
     assert key in caught.value.message
 
 
-def test_a_folder_in_the_place_of_a_revision_is_an_error_of_the_reader_or_of_the_next_writer(store: Store) -> None:
+def test_a_folder_in_the_place_of_a_record_is_an_error_of_the_reader_or_of_the_next_writer(store: Store) -> None:
     path_of(store, "refs/champion/0000000002.json").mkdir()
     with pytest.raises(StoreError, match=r"refs/champion/0000000002.json is a folder"):
         store.ref("champion").move({"model": "n"}, expected=1)
     path_of(store, "refs/champion/0000000002.json/x").write_bytes(b"1")
-    with pytest.raises(StoreError, match=r"refs/champion/0000000002.json/x is not a revision"):
+    with pytest.raises(StoreError, match=r"refs/champion/0000000002.json/x is not a record"):
         store.ref("champion").read()
 
 
-def test_a_foreign_file_among_revisions_is_an_error_that_names_it(store: Store) -> None:
+def test_a_foreign_file_among_records_is_an_error_that_names_it(store: Store) -> None:
     path_of(store, f"{AT}/journal/0000000001.json~").write_bytes(b"1")
-    with pytest.raises(StoreError, match=r"journal/0000000001.json~ is not a revision") as caught:
+    with pytest.raises(StoreError, match=r"journal/0000000001.json~ is not a record") as caught:
         Lease.acquire(mine(store), owner="another", attempt_id="a2")
     assert caught.value.code == "record.foreign"
 
@@ -174,7 +174,7 @@ def test_a_foreign_file_among_revisions_is_an_error_that_names_it(store: Store) 
 @pytest.mark.parametrize(
     ("key", "change"),
     [
-        (f"{AT}/_RESULT.json", {"fingerprint": OTHER}),
+        (f"{AT}/_RESULT.json", {"work_id": OTHER}),
         (f"{AT}/_RESULT.json", {"digest": 7}),
         (f"{AT}/_RESULT.json", {"run": {}}),
         (f"{AT}/attempts/a1/_REQUEST.json", {"attempt_id": "a2"}),
@@ -189,25 +189,25 @@ def test_a_record_with_wrong_fields_is_an_error_that_names_it(store: Store, key:
     path_of(store, key).write_bytes(records.encode(key, {**value, **change}))
     with pytest.raises(StoreError) as caught:
         READERS[key](store)
-    assert FINGERPRINT in caught.value.message
+    assert WORK_ID in caught.value.message
 
 
 def test_a_newer_record_is_refused_in_words(store: Store) -> None:
     key = f"{AT}/_RESULT.json"
-    path_of(store, key).write_bytes(records.encode(key, {**result_of(FINGERPRINT).to_xcom(), "format_version": 9}))
+    path_of(store, key).write_bytes(records.encode(key, {**result_of(WORK_ID).to_xcom(), "format_version": 9}))
     with pytest.raises(StoreError, match="format 9, this version reads up to 1") as caught:
         mine(store).result()
     assert (caught.value.code, caught.value.hint) == ("record.newer", "upgrade Nightshift")
 
 
-def no_work(_context: StageContext) -> Outcome:
+def no_work(_context: StageContext) -> StageOutput:
     raise AssertionError("a damaged request starts no work")
 
 
 @pytest.mark.parametrize("damage", ["empty", "another record", "bit 800", "deep JSON", "not UTF-8"])
 def test_a_damaged_request_ends_the_attempt_with_a_record_and_is_not_relaunched(store: Store, damage: str) -> None:
     path = path_of(store, f"{AT}/attempts/a2/_REQUEST.json")
-    uri = mine(store).write_request(request_of(FINGERPRINT, "a2"))
+    uri = mine(store).write_request(request_of(WORK_ID, "a2"))
     data = path.read_bytes()
     found = corruptions(data, path_of(store, f"{AT}/attempts/a1/_REQUEST.json").read_bytes())
     flipped = bytearray(data)
@@ -215,10 +215,10 @@ def test_a_damaged_request_ends_the_attempt_with_a_record_and_is_not_relaunched(
     path.write_bytes({**found, "bit 800": bytes(flipped)}[damage])
     assert run(no_work, uri, stop=StopFlag()) is ExitCode.BAD_DATA
     # torchrun turns every end of a worker into 1.
-    verdict = judge(Ended(exit_code=1, seconds=1.0), mine(store).error("a2"))
-    assert verdict.action is Action.FAIL
-    assert "attempts/a2/_REQUEST.json" in verdict.reason
-    assert "clear the task" in verdict.reason
+    end = judge(Ended(exit_code=1, seconds=1.0), mine(store).error("a2"))
+    assert end.action is Action.FAIL
+    assert "attempts/a2/_REQUEST.json" in end.reason
+    assert "clear the task" in end.reason
 
 
 @pytest.mark.parametrize("damage", [b"contenx", b"", b"content and more"])

@@ -30,7 +30,7 @@ def test_what_nothing_needs_is_deleted_after_its_address_and_a_grace_period(stor
     for _ in range(5):
         collector.collect()
         seen.append((bool(keys(store, "stages")), store.bucket.exists(store.bucket.key(made.artifact_uri)), bool(keys(store, "objects"))))
-    # Condemned; the address; its artifact condemned; gone.
+    # Condemned; the work folder; its artifact condemned; gone.
     assert seen == [(True, True, True), (False, True, True), (False, True, True), (False, False, False), (False, False, False)]
     assert keys(store, "runs", "condemned", "manifests") == []
 
@@ -42,7 +42,7 @@ def test_what_is_young_stays_for_as_long_as_the_rules_say(store: Store) -> None:
         report = collector_of(store, LONG).collect()
     assert report.total("deleted") == 0
     assert store.objects.get_bytes(garbage)
-    assert store.address("p", "train", "f" * 64).result() == made
+    assert store.work_folder("p", "train", "f" * 64).result() == made
 
 
 def test_dry_run_writes_nothing_and_names_the_bytes_that_a_collection_then_deletes(store: Store) -> None:
@@ -105,13 +105,13 @@ def test_writer_takes_over_from_a_collector_that_died_in_a_deletion(store: Store
 def test_result_whose_artifact_is_missing_is_replaced_and_not_reused(store: Store) -> None:
     made = make(store)
     store.bucket.delete(store.bucket.key(made.artifact_uri))
-    address = store.address("p", "train", "f" * 64)
-    assert address.result() is None
+    work_folder = store.work_folder("p", "train", "f" * 64)
+    assert work_folder.result() is None
     uri, manifest = store.manifests.put_files("model", {"w": b"other"}, {})
     again = StageResult(**{**made.to_xcom_unchecked(), "run": made.run, "artifact_uri": uri, "digest": manifest.digest})
-    assert address.create_result(again)
-    assert address.result() == again
-    assert not address.create_result(made), "one whose artifact is there stands"
+    assert work_folder.create_result(again)
+    assert work_folder.result() == again
+    assert not work_folder.create_result(made), "one whose artifact is there stands"
 
 
 @pytest.mark.parametrize("damaged", ["stages", "runs", "refs"])
@@ -206,11 +206,11 @@ def test_work_that_is_alive_keeps_its_inputs_and_the_refs_of_its_run_however_old
     dataset, _ = local.manifests.put_files("dataset", {"d": b"rows"}, {})
     request = request_of(local, inputs={"dataset": dataset})
     set_run_ref(local, request, "dataset", dataset)
-    address = local.address("p", "train", "f" * 64)
-    address.write_request(request)
-    Lease.acquire(address, owner="o", attempt_id="a1")
+    work_folder = local.work_folder("p", "train", "f" * 64)
+    work_folder.write_request(request)
+    Lease.acquire(work_folder, owner="o", attempt_id="a1")
     age(local, "stages", "runs", "manifests", "objects", days=60)
-    address.write_heartbeat("a1", {"beat": 1})
+    work_folder.write_heartbeat("a1", {"beat": 1})
     for _ in range(3):
         collector_of(local, KeepRules(runs=timedelta(days=30), attempts=timedelta(days=1), grace=timedelta(0))).collect()
     assert local.manifests.get(dataset)
@@ -219,24 +219,24 @@ def test_work_that_is_alive_keeps_its_inputs_and_the_refs_of_its_run_however_old
 
 def test_run_of_a_study_keeps_what_it_has_settled_while_one_of_its_trials_is_alive(local: Store) -> None:
     request = request_of(local, stage="trial", parameters={"study": "5" * 64, "slot": 1})
-    address = local.address("p", "trial", "f" * 64)
-    address.write_request(replace(request, run=replace(request.run, dag_id="p.tune")))
+    work_folder = local.work_folder("p", "trial", "f" * 64)
+    work_folder.write_request(replace(request, run=replace(request.run, dag_id="p.tune")))
     local.run_ref("p.tune", "r", "settled").move({"force": False}, expected=0)
     age(local, "stages", "runs", days=60)
-    address.write_heartbeat("a1", {"beat": 1})
+    work_folder.write_heartbeat("a1", {"beat": 1})
     collector_of(local, KeepRules(runs=timedelta(days=30), attempts=timedelta(days=1), grace=timedelta(0))).collect()
     assert keys(local, "runs") == ["runs/p.tune/r/settled/0000000001.json"]
 
 
 def test_failed_attempts_of_finished_work_go_and_the_one_that_finished_it_stays(local: Store) -> None:
     make(local)
-    address = local.address("p", "train", "f" * 64)
-    address.write_request(request_of(local, attempt_id="a0"))
-    address.write_error("a0", {"exit_code": 75})
+    work_folder = local.work_folder("p", "train", "f" * 64)
+    work_folder.write_request(request_of(local, attempt_id="a0"))
+    work_folder.write_error("a0", {"exit_code": 75})
     age(local, "stages", days=20)
     collector_of(local, LONG).collect()
-    assert address.attempts() == ["a1"]
-    assert address.result() is not None
+    assert work_folder.attempts() == ["a1"]
+    assert work_folder.result() is not None
 
 
 def test_study_stays_whole_while_one_of_its_trials_is_alive(local: Store) -> None:
@@ -245,8 +245,8 @@ def test_study_stays_whole_while_one_of_its_trials_is_alive(local: Store) -> Non
     champion, _ = local.manifests.put_files("model", {"w": b"c"}, {})
     local.ref("studies/p/s1/plan").move({"champion": champion}, expected=0)
     age(local, "studies", "refs", "manifests", "objects", days=60)
-    address = local.address("p", "trial", "a" * 64)
-    address.write_request(request_of(local, "a" * 64, stage="trial", parameters={"study": "s1"}))
+    work_folder = local.work_folder("p", "trial", "a" * 64)
+    work_folder.write_request(request_of(local, "a" * 64, stage="trial", parameters={"study": "s1"}))
     for _ in range(3):
         collector_of(local, KeepRules(runs=timedelta(days=30), attempts=timedelta(days=1), grace=timedelta(0))).collect()
     assert keys(local, "studies") == ["studies/p/s1/trials/00000.json"]
@@ -258,11 +258,11 @@ def recorded(store: Store, key: str, value: dict[str, Any]) -> None:
 
 
 def test_study_and_journals_stay_while_mlflow_does_not_have_the_metrics_of_its_trials(local: Store) -> None:
-    for study, fingerprint in (("s1", "a" * 64), ("s2", "b" * 64)):
+    for study, work_id in (("s1", "a" * 64), ("s2", "b" * 64)):
         recorded(local, f"studies/p/{study}/tracking-run.json", {})
-        address = local.address("p", "trial", fingerprint)
-        address.write_request(request_of(local, fingerprint, stage="trial", parameters={"study": study}))
-        recorded(local, f"stages/p/trial/{fingerprint}/_RESULT.json", {"attempt_id": "a1"})
+        work_folder = local.work_folder("p", "trial", work_id)
+        work_folder.write_request(request_of(local, work_id, stage="trial", parameters={"study": study}))
+        recorded(local, f"stages/p/trial/{work_id}/_RESULT.json", {"attempt_id": "a1"})
     for journal in ("s1-00003", "s2-00003"):
         local.bucket.create(f"metrics/p/{journal}/000000000001.jsonl", b"{}")
     local.bucket.create(f"tracking/stages/p/trial/{'a' * 64}/000001-s1-00003.json", b"{}")
@@ -275,7 +275,7 @@ def test_study_and_journals_stay_while_mlflow_does_not_have_the_metrics_of_its_t
 def test_journals_of_metrics_go_with_their_runs_and_stay_while_those_train(local: Store) -> None:
     for run in ("old", "young", "r"):
         local.bucket.create(f"metrics/p/{run}/000000000001.jsonl", b"{}")
-    local.address("p", "train", "a" * 64).write_request(request_of(local, "a" * 64))
+    local.work_folder("p", "train", "a" * 64).write_request(request_of(local, "a" * 64))
     age(local, "metrics/p/old", "metrics/p/r", days=60)
     collector_of(local, LONG).collect()
     assert keys(local, "metrics") == ["metrics/p/r/000000000001.jsonl", "metrics/p/young/000000000001.jsonl"]
@@ -285,8 +285,8 @@ def test_journals_of_trials_stay_while_a_trial_of_their_study_is_alive(local: St
     alive, ended = "5" * 64, "6" * 64
     for study in (alive, ended):
         local.bucket.create(f"metrics/p/{trial_journal(study, 3)}/000000000001.jsonl", b"{}")
-    address = local.address("p", "trial", "a" * 64)
-    address.write_request(request_of(local, "a" * 64, stage="trial", parameters={"study": alive, "slot": 7}))
+    work_folder = local.work_folder("p", "trial", "a" * 64)
+    work_folder.write_request(request_of(local, "a" * 64, stage="trial", parameters={"study": alive, "slot": 7}))
     age(local, "metrics", days=60)
     collector_of(local, LONG).collect()
     assert keys(local, "metrics") == [f"metrics/p/{alive}-00003/000000000001.jsonl"]

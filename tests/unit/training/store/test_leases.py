@@ -1,62 +1,62 @@
-"""One writer per address, and the fence."""
+"""One writer per work folder, and the fence."""
 
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
+from training.store.chains import Chain
 
 from training.contracts import RunIdentity, StageResult
 from training.errors import LeaseHeldError, LeaseLostError, UnavailableError
 from training.process.running_time import AwakeClock
-from training.store import StageAddress, Store
+from training.store import Store, WorkFolder
 from training.store.leases import HolderWatch, Lease, holder_of
-from training.store.refs import Ref
 
 
 @pytest.fixture
-def address(tmp_path: Path) -> StageAddress:
-    return Store(str(tmp_path)).address("p", "train", "f" * 64)
+def work_folder(tmp_path: Path) -> WorkFolder:
+    return Store(str(tmp_path)).work_folder("p", "train", "f" * 64)
 
 
-def kinds(address: StageAddress) -> list[str]:
-    return [entry.value["kind"] for entry in address.journal().history()]
+def kinds(work_folder: WorkFolder) -> list[str]:
+    return [entry.value["kind"] for entry in work_folder.chain().history()]
 
 
-def test_second_owner_is_refused_while_the_first_holds(address: StageAddress) -> None:
-    Lease.acquire(address, owner="one", attempt_id="a")
+def test_second_owner_is_refused_while_the_first_holds(work_folder: WorkFolder) -> None:
+    Lease.acquire(work_folder, owner="one", attempt_id="a")
     with pytest.raises(LeaseHeldError, match="being worked on by one"):
-        Lease.acquire(address, owner="two", attempt_id="b")
+        Lease.acquire(work_folder, owner="two", attempt_id="b")
 
 
-def test_newer_attempt_of_the_same_task_takes_over_and_the_old_one_is_fenced(address: StageAddress) -> None:
-    old = Lease.acquire(address, owner="one", attempt_id="a")
+def test_newer_attempt_of_the_same_task_takes_over_and_the_old_one_is_fenced(work_folder: WorkFolder) -> None:
+    old = Lease.acquire(work_folder, owner="one", attempt_id="a")
     old.commit("checkpoint", {"step": 1})
-    new = Lease.acquire(address, owner="one", attempt_id="b")
+    new = Lease.acquire(work_folder, owner="one", attempt_id="b")
     with pytest.raises(LeaseLostError, match=r"by one \(attempt b, epoch 2\)"):
         old.commit("checkpoint", {"step": 2})
     with pytest.raises(LeaseLostError):
         old.check()
     new.commit("checkpoint", {"step": 3})
-    assert kinds(address) == ["lease", "checkpoint", "lease", "checkpoint"]
+    assert kinds(work_folder) == ["lease", "checkpoint", "lease", "checkpoint"]
     assert new.epoch == 2
 
 
-def test_only_an_attempt_that_has_held_the_lease_before_is_a_restart(address: StageAddress) -> None:
-    starts = [Lease.acquire(address, owner="one", attempt_id=attempt) for attempt in ("a", "b", "a")]
+def test_only_an_attempt_that_has_held_the_lease_before_is_a_restart(work_folder: WorkFolder) -> None:
+    starts = [Lease.acquire(work_folder, owner="one", attempt_id=attempt) for attempt in ("a", "b", "a")]
     assert [lease.is_restart for lease in starts] == [False, False, True]
 
 
-def test_fence_holds_even_if_the_old_writer_never_looked(address: StageAddress) -> None:
-    old = Lease.acquire(address, owner="one", attempt_id="a")
-    new = Lease.acquire(address, owner="one", attempt_id="b")
+def test_fence_holds_even_if_the_old_writer_never_looked(work_folder: WorkFolder) -> None:
+    old = Lease.acquire(work_folder, owner="one", attempt_id="a")
+    new = Lease.acquire(work_folder, owner="one", attempt_id="b")
     new.release()
     with pytest.raises(LeaseLostError):
         old.commit("commit", {})
 
 
-def test_entry_of_a_later_version_is_the_end_of_the_lease_and_not_a_fault_of_the_storage(tmp_path: Path, address: StageAddress) -> None:
-    lease = Lease.acquire(address, owner="one", attempt_id="a")
+def test_entry_of_a_later_version_is_the_end_of_the_lease_and_not_a_fault_of_the_storage(tmp_path: Path, work_folder: WorkFolder) -> None:
+    lease = Lease.acquire(work_folder, owner="one", attempt_id="a")
     [entry] = tmp_path.rglob("0000000001.json")
     entry.with_name("0000000002.json").write_text('{"_record":{"digest":"","version":99}}\n')
 
@@ -66,16 +66,18 @@ def test_entry_of_a_later_version_is_the_end_of_the_lease_and_not_a_fault_of_the
         lease.commit("checkpoint", {"step": 1})
 
 
-def test_entry_that_was_made_although_the_answer_was_lost_is_the_leases_own(address: StageAddress, monkeypatch: pytest.MonkeyPatch) -> None:
-    lease = Lease.acquire(address, owner="one", attempt_id="a")
-    move = Ref.move
+def test_entry_that_was_made_although_the_answer_was_lost_is_the_leases_own(
+    work_folder: WorkFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = Lease.acquire(work_folder, owner="one", attempt_id="a")
+    move = Chain.move
 
-    def lose_the_answer(ref: Ref, value: Any, *, expected: int) -> bool:
+    def lose_the_answer(ref: Chain, value: Any, *, expected: int) -> bool:
         assert move(ref, value, expected=expected)
         raise UnavailableError("storage.unavailable", "the answer did not come")
 
     with monkeypatch.context() as away:
-        away.setattr(Ref, "move", lose_the_answer)
+        away.setattr(Chain, "move", lose_the_answer)
         with pytest.raises(UnavailableError):
             lease.commit("checkpoint", {"step": 1})
 
@@ -84,12 +86,12 @@ def test_entry_that_was_made_although_the_answer_was_lost_is_the_leases_own(addr
     lease.commit("checkpoint", {"step": 2})
     lease.check()
     lease.commit("checkpoint", {"step": 3})
-    assert [entry.value["payload"]["step"] for entry in address.journal().history()[1:]] == [1, 2, 3]
+    assert [entry.value["payload"]["step"] for entry in work_folder.chain().history()[1:]] == [1, 2, 3]
 
 
-def test_entry_of_another_epoch_ends_the_lease_although_its_take_over_is_not_seen(address: StageAddress) -> None:
-    lease = Lease.acquire(address, owner="one", attempt_id="a")
-    assert address.journal().move({"kind": "checkpoint", "epoch": 7, "attempt_id": "b", "payload": {}}, expected=1)
+def test_entry_of_another_epoch_ends_the_lease_although_its_take_over_is_not_seen(work_folder: WorkFolder) -> None:
+    lease = Lease.acquire(work_folder, owner="one", attempt_id="a")
+    assert work_folder.chain().move({"kind": "checkpoint", "epoch": 7, "attempt_id": "b", "payload": {}}, expected=1)
 
     with pytest.raises(LeaseLostError, match="by another writer"):
         lease.check()
@@ -97,31 +99,31 @@ def test_entry_of_another_epoch_ends_the_lease_although_its_take_over_is_not_see
         lease.commit("checkpoint", {"step": 1})
 
 
-def test_storage_that_refuses_an_entry_and_lists_none_is_an_error(address: StageAddress, monkeypatch: pytest.MonkeyPatch) -> None:
-    lease = Lease.acquire(address, owner="one", attempt_id="a")
-    monkeypatch.setattr(Ref, "move", lambda _ref, _value, *, expected: expected < 0)
+def test_storage_that_refuses_an_entry_and_lists_none_is_an_error(work_folder: WorkFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    lease = Lease.acquire(work_folder, owner="one", attempt_id="a")
+    monkeypatch.setattr(Chain, "move", lambda _ref, _value, *, expected: expected < 0)
 
     with pytest.raises(UnavailableError, match="refuses entry 2 as existing, and does not list it"):
         lease.commit("checkpoint", {"step": 1})
 
 
-def test_address_without_a_lease_has_no_holder(address: StageAddress) -> None:
-    assert HolderWatch(address, owner="one").poll() == (None, 0)
+def test_address_without_a_lease_has_no_holder(work_folder: WorkFolder) -> None:
+    assert HolderWatch(work_folder, owner="one").poll() == (None, 0)
 
 
-def test_released_lease_is_free_for_another_owner(address: StageAddress) -> None:
-    Lease.acquire(address, owner="one", attempt_id="a").release()
-    assert Lease.acquire(address, owner="two", attempt_id="b").epoch == 2
+def test_released_lease_is_free_for_another_owner(work_folder: WorkFolder) -> None:
+    Lease.acquire(work_folder, owner="one", attempt_id="a").release()
+    assert Lease.acquire(work_folder, owner="two", attempt_id="b").epoch == 2
 
 
-def test_holder_counts_as_dead_only_after_its_heartbeat_stood_still_by_the_observers_clock(address: StageAddress) -> None:
-    Lease.acquire(address, owner="one", attempt_id="a")
+def test_holder_counts_as_dead_only_after_its_heartbeat_stood_still_by_the_observers_clock(work_folder: WorkFolder) -> None:
+    Lease.acquire(work_folder, owner="one", attempt_id="a")
     now = [1000.0]
-    watch = HolderWatch(address, owner="two", ttl_seconds=15, clock=lambda: now[0])
-    address.write_heartbeat("a", {"beat": 0})
+    watch = HolderWatch(work_folder, owner="two", ttl_seconds=15, clock=lambda: now[0])
+    work_folder.write_heartbeat("a", {"beat": 0})
     assert watch.poll()[0] is not None
     now[0] += 14
-    address.write_heartbeat("a", {"beat": 1})
+    work_folder.write_heartbeat("a", {"beat": 1})
     assert watch.poll()[0] is not None
     now[0] += 14
     holder, takeover = watch.poll()
@@ -129,14 +131,14 @@ def test_holder_counts_as_dead_only_after_its_heartbeat_stood_still_by_the_obser
     assert takeover == 0
     now[0] += 1
     assert watch.poll() == (None, 1)
-    assert Lease.acquire(address, owner="two", attempt_id="b", takeover_epoch=1).epoch == 2
+    assert Lease.acquire(work_folder, owner="two", attempt_id="b", takeover_epoch=1).epoch == 2
 
 
-def test_sleep_of_the_observer_makes_no_holder_dead_and_the_holder_continues(address: StageAddress) -> None:
-    holder = Lease.acquire(address, owner="one", attempt_id="a")
-    address.write_heartbeat("a", {"beat": 0})
+def test_sleep_of_the_observer_makes_no_holder_dead_and_the_holder_continues(work_folder: WorkFolder) -> None:
+    holder = Lease.acquire(work_folder, owner="one", attempt_id="a")
+    work_folder.write_heartbeat("a", {"beat": 0})
     now = [1000.0]
-    watch = HolderWatch(address, owner="two", ttl_seconds=15, clock=AwakeClock(clock=lambda: now[0]))
+    watch = HolderWatch(work_folder, owner="two", ttl_seconds=15, clock=AwakeClock(clock=lambda: now[0]))
     assert watch.poll()[0] is not None
     now[0] += 86_400
     assert watch.poll()[0] is not None
@@ -148,20 +150,20 @@ def test_sleep_of_the_observer_makes_no_holder_dead_and_the_holder_continues(add
     assert watch.poll() == (None, 1)
 
 
-def test_takeover_of_an_epoch_that_is_no_longer_the_newest_is_refused(address: StageAddress) -> None:
-    Lease.acquire(address, owner="one", attempt_id="a")
-    Lease.acquire(address, owner="one", attempt_id="b")
+def test_takeover_of_an_epoch_that_is_no_longer_the_newest_is_refused(work_folder: WorkFolder) -> None:
+    Lease.acquire(work_folder, owner="one", attempt_id="a")
+    Lease.acquire(work_folder, owner="one", attempt_id="b")
     with pytest.raises(LeaseHeldError):
-        Lease.acquire(address, owner="two", attempt_id="c", takeover_epoch=1)
+        Lease.acquire(work_folder, owner="two", attempt_id="c", takeover_epoch=1)
 
 
-def test_of_racing_owners_exactly_one_acquires(address: StageAddress) -> None:
+def test_of_racing_owners_exactly_one_acquires(work_folder: WorkFolder) -> None:
     barrier, outcomes = threading.Barrier(8), []
 
     def race(number: int) -> None:
         barrier.wait()
         try:
-            Lease.acquire(address, owner=f"owner-{number}", attempt_id=f"a{number}")
+            Lease.acquire(work_folder, owner=f"owner-{number}", attempt_id=f"a{number}")
             outcomes.append("won")
         except LeaseHeldError:
             outcomes.append("refused")
@@ -172,13 +174,13 @@ def test_of_racing_owners_exactly_one_acquires(address: StageAddress) -> None:
     for thread in threads:
         thread.join()
     assert sorted(outcomes) == ["refused"] * 7 + ["won"]
-    holder = holder_of(address.journal())
+    holder = holder_of(work_folder.chain())
     assert holder is not None
     assert holder.epoch == 1
 
 
-def test_commit_and_check_from_two_threads_never_look_like_a_foreign_writer(address: StageAddress) -> None:
-    lease = Lease.acquire(address, owner="one", attempt_id="a")
+def test_commit_and_check_from_two_threads_never_look_like_a_foreign_writer(work_folder: WorkFolder) -> None:
+    lease = Lease.acquire(work_folder, owner="one", attempt_id="a")
     done = threading.Event()
     lost: list[LeaseLostError] = []
 
@@ -199,14 +201,14 @@ def test_commit_and_check_from_two_threads_never_look_like_a_foreign_writer(addr
     assert lost == []
 
 
-def test_second_result_at_an_address_is_refused(address: StageAddress) -> None:
+def test_second_result_at_an_address_is_refused(work_folder: WorkFolder) -> None:
     run = RunIdentity(dag_id="p", run_id="r", task_id="train")
 
     def result(attempt_id: str) -> StageResult:
         return StageResult(
             pipeline="p",
             stage="train",
-            fingerprint="f" * 64,
+            work_id="f" * 64,
             artifact_uri="u",
             digest="d",
             run=run,
@@ -215,8 +217,8 @@ def test_second_result_at_an_address_is_refused(address: StageAddress) -> None:
             committed_at="2026-01-01T00:00:00+00:00",
         )
 
-    assert address.create_result(result("a"))
-    assert not address.create_result(result("b"))
-    stored = address.result()
+    assert work_folder.create_result(result("a"))
+    assert not work_folder.create_result(result("b"))
+    stored = work_folder.result()
     assert stored is not None
     assert stored.attempt_id == "a"

@@ -37,7 +37,7 @@ def finish(bench: Bench) -> dict[str, Any]:
 
 
 def result_of(bench: Bench, stage: str) -> StageResult:
-    result = bench.address(stage, "only").result()
+    result = bench.work_folder(stage, "only").result()
     assert result is not None
     return result
 

@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from training.store.chains import Chain
 
 from tests.training_bench import Bench
 from tests.unit.training.store.power_loss import Disk, Recorder, recording
 from training.contracts import ExitCode
 from training.errors import DataError
-from training.store import StageAddress, Store
+from training.store import Store, WorkFolder
 from training.store.durable_writes import TOP_FOLDERS
 from training.store.launches import Launches
 from training.store.leases import HolderWatch, holder_of
 from training.store.metric_journal import PREFIX, MetricJournal
-from training.store.refs import Ref
 
 NUM_STATES = 200
 METRICS_OF = ("search_ranking", "r")
@@ -62,18 +62,18 @@ def night(tmp_path_factory: pytest.TempPathFactory) -> Night:
         return Night(folder, recorder)
 
 
-def refs_in(store: Store) -> Iterator[Ref]:
+def refs_in(store: Store) -> Iterator[Chain]:
     """Yield every ref of a store: a folder of numbered files."""
     prefixes = {entry.key.rsplit("/", 1)[0] for entry in store.bucket.list("") if re.search(r"/\d{10}\.json$", entry.key)}
     for prefix in sorted(prefixes):
-        yield Ref(store.bucket, prefix)
+        yield Chain(store.bucket, prefix)
 
 
-def addresses_in(store: Store) -> Iterator[StageAddress]:
+def addresses_in(store: Store) -> Iterator[WorkFolder]:
     for pipeline in store.bucket.folders("stages"):
         for stage in store.bucket.folders(f"stages/{pipeline}"):
-            for fingerprint in store.bucket.folders(f"stages/{pipeline}/{stage}"):
-                yield store.address(pipeline, stage, fingerprint)
+            for work_id in store.bucket.folders(f"stages/{pipeline}/{stage}"):
+                yield store.work_folder(pipeline, stage, work_id)
 
 
 class Reader:
@@ -89,21 +89,21 @@ class Reader:
             for revision in history:
                 self._follow(revision.value)
             assert ref.read() == history[-1]
-        for address in addresses_in(self._store):
-            self._read_address(address)
+        for work_folder in addresses_in(self._store):
+            self._read_address(work_folder)
 
-    def _read_address(self, address: StageAddress) -> None:
-        result = address.result()
+    def _read_address(self, work_folder: WorkFolder) -> None:
+        result = work_folder.result()
         if result is not None:
             self._follow(result.to_xcom())
-        holder_of(address.journal())
-        HolderWatch(address, owner="another").poll()
-        Launches(address).all()
-        for attempt_id in address.attempts():
-            address.error(attempt_id)
-            address.ended(attempt_id)
+        holder_of(work_folder.chain())
+        HolderWatch(work_folder, owner="another").poll()
+        Launches(work_folder).all()
+        for attempt_id in work_folder.attempts():
+            work_folder.error(attempt_id)
+            work_folder.ended(attempt_id)
             with suppress_missing():
-                request = address.request(attempt_id)
+                request = work_folder.request(attempt_id)
                 self._follow({"spec": request.spec_uri, **request.inputs})
 
     def _follow(self, value: object) -> None:

@@ -13,7 +13,7 @@ def result_of(attempt_id: str) -> StageResult:
     return StageResult(
         pipeline="p",
         stage="train",
-        fingerprint="f" * 64,
+        work_id="f" * 64,
         artifact_uri="u",
         digest="d",
         run=RunIdentity(dag_id="p", run_id="r", task_id="train"),
@@ -76,11 +76,11 @@ def test_a_winner_whose_answer_never_comes_knows_that_it_won(s3_store: Store, pr
 
 
 def test_two_processes_of_one_attempt_hold_one_lease_after_the_other(s3_store: Store) -> None:
-    address = s3_store.address("p", "train", "f" * 64)
+    work_folder = s3_store.work_folder("p", "train", "f" * 64)
     leases: dict[int, Lease] = {}
 
     def acquire(process: int) -> bool:
-        leases[process] = Lease.acquire(address, owner="a/1/train", attempt_id="1")
+        leases[process] = Lease.acquire(work_folder, owner="a/1/train", attempt_id="1")
         return True
 
     assert len(race(acquire)) == 8
@@ -88,13 +88,13 @@ def test_two_processes_of_one_attempt_hold_one_lease_after_the_other(s3_store: S
 
 
 def test_a_result_whose_answer_was_lost_is_this_attempts_result(s3_store: Store, proxy: FaultProxy) -> None:
-    address = s3_store.address("p", "train", "f" * 64)
+    work_folder = s3_store.work_folder("p", "train", "f" * 64)
     lost = iter([True])
     proxy.lose_answer = lambda method, path: method == "PUT" and next(lost, False)
-    assert address.create_result(result_of("mine"))
+    assert work_folder.create_result(result_of("mine"))
     assert next(lost, None) is None, "an answer was lost"
-    assert not address.create_result(result_of("another's"))
-    assert address.result() == result_of("mine")
+    assert not work_folder.create_result(result_of("another's"))
+    assert work_folder.result() == result_of("mine")
 
 
 def test_a_conflict_that_left_nothing_is_tried_again_and_not_taken_for_an_object(s3_store: Store, proxy: FaultProxy) -> None:
@@ -112,7 +112,7 @@ def test_conflicts_without_end_are_unavailable_and_not_a_lost_lease(
     s3_store: Store, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bucket, "CREATE_ATTEMPTS", 3)
-    lease = Lease.acquire(s3_store.address("p", "train", "f" * 64), owner="a/1/train", attempt_id="1")
+    lease = Lease.acquire(s3_store.work_folder("p", "train", "f" * 64), owner="a/1/train", attempt_id="1")
     proxy.answer = answers(then=CONFLICT)
     with pytest.raises(UnavailableError, match="refused 3 times as existing, and nothing is there") as caught:
         lease.commit("checkpoint", {"step": 1})
@@ -122,17 +122,17 @@ def test_conflicts_without_end_are_unavailable_and_not_a_lost_lease(
 
 
 def test_a_lease_whose_answers_are_lost_commits_all_the_same_and_fences_the_older(s3_store: Store, proxy: FaultProxy) -> None:
-    address = s3_store.address("p", "train", "f" * 64)
+    work_folder = s3_store.work_folder("p", "train", "f" * 64)
     proxy.lose_answer = lambda method, path: method == "PUT" and proxy.seen[f"{method} {path}"] == 1
-    first = Lease.acquire(address, owner="a/1/train", attempt_id="1")
+    first = Lease.acquire(work_folder, owner="a/1/train", attempt_id="1")
     first.commit("checkpoint", {"step": 1})
     with pytest.raises(LeaseHeldError):
-        Lease.acquire(address, owner="b/1/train", attempt_id="2")
-    second = Lease.acquire(address, owner="b/1/train", attempt_id="2", takeover_epoch=first.epoch)
+        Lease.acquire(work_folder, owner="b/1/train", attempt_id="2")
+    second = Lease.acquire(work_folder, owner="b/1/train", attempt_id="2", takeover_epoch=first.epoch)
     second.commit("checkpoint", {"step": 2})
     with pytest.raises(LeaseLostError):
         first.commit("checkpoint", {"step": 3})
-    steps = [entry.value["payload"]["step"] for entry in address.journal().history() if entry.value["kind"] == "checkpoint"]
+    steps = [entry.value["payload"]["step"] for entry in work_folder.chain().history() if entry.value["kind"] == "checkpoint"]
     assert steps == [1, 2]
 
 

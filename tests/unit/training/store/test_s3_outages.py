@@ -85,8 +85,8 @@ def test_a_lease_knows_its_own_entry_that_was_applied_before_an_outage(
     monkeypatch.setattr(s3, "MAX_RETRIES", 1)
     monkeypatch.setattr(bucket, "CREATE_ATTEMPTS", 2)
     store = Store("s3://nightshift/applied-" + then.replace(" ", "-"))
-    address = store.address("p", "train", "f" * 64)
-    lease = Lease.acquire(address, owner="a/1/train", attempt_id="1")
+    work_folder = store.work_folder("p", "train", "f" * 64)
+    lease = Lease.acquire(work_folder, owner="a/1/train", attempt_id="1")
     proxy.lose_answer = outage_after_the_write(proxy)
     with pytest.raises(UnavailableError):
         lease.commit("checkpoint", {"step": 1})
@@ -95,7 +95,7 @@ def test_a_lease_knows_its_own_entry_that_was_applied_before_an_outage(
         lease.check()
     lease.commit("checkpoint", {"step": 1 if then == "the same entry" else 2})
     lease.release()
-    entries = [(entry.value["kind"], entry.value.get("payload", {}).get("step")) for entry in address.journal().history()]
+    entries = [(entry.value["kind"], entry.value.get("payload", {}).get("step")) for entry in work_folder.chain().history()]
     second = [] if then == "the same entry" else [("checkpoint", 2)]
     assert entries == [("lease", None), ("checkpoint", 1), *second, ("release", None)]
 
@@ -104,13 +104,13 @@ def test_a_lease_that_was_taken_over_after_its_own_applied_entry_is_lost(proxy: 
     monkeypatch.setattr(s3, "MAX_RETRIES", 1)
     monkeypatch.setattr(bucket, "CREATE_ATTEMPTS", 2)
     store = Store("s3://nightshift/applied-and-taken-over")
-    address = store.address("p", "train", "f" * 64)
-    first = Lease.acquire(address, owner="a/1/train", attempt_id="1")
+    work_folder = store.work_folder("p", "train", "f" * 64)
+    first = Lease.acquire(work_folder, owner="a/1/train", attempt_id="1")
     proxy.lose_answer = outage_after_the_write(proxy)
     with pytest.raises(UnavailableError):
         first.commit("checkpoint", {"step": 1})
     proxy.down, proxy.lose_answer = False, lambda method, path: False
-    second = Lease.acquire(address, owner="a/1/train", attempt_id="2")
+    second = Lease.acquire(work_folder, owner="a/1/train", attempt_id="2")
     for call in (first.check, partial(first.commit, "checkpoint", {"step": 2})):
         with pytest.raises(LeaseLostError, match="attempt 2"):
             call()

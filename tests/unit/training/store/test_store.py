@@ -9,8 +9,8 @@ import pytest
 from tests.unit.training.store.collected_store import make
 from training.errors import DataError, DeniedError, SpecError, StoreError
 from training.store import Manifest, Store
-from training.store.addresses import StoreUri
 from training.store.bucket import as_uri
+from training.store.work_folder import StoreUri
 
 
 @pytest.fixture
@@ -120,12 +120,12 @@ def test_uri_of_the_store_has_the_digest_of_its_content_and_the_key_of_its_work(
     assert store.objects.get_bytes(StoreUri(uri).digest) == b'{"a":1}'
     manifest = Manifest(kind="snapshot", files={}, meta={})
     assert StoreUri(store.manifests.put(manifest)).digest == manifest.digest
-    work = store.address("p", "train", "f" * 64)
-    assert StoreUri(work.uri).work_key == StoreUri("s3://moved/elsewhere/" + StoreUri(work.uri).work_key + "/").work_key
-    assert store.bucket.uri(StoreUri(work.uri).work_key) == work.uri
+    work = store.work_folder("p", "train", "f" * 64)
+    assert StoreUri(work.uri).folder_key == StoreUri("s3://moved/elsewhere/" + StoreUri(work.uri).folder_key + "/").folder_key
+    assert store.bucket.uri(StoreUri(work.uri).folder_key) == work.uri
 
 
-ALLOWED_TO_SPLIT = {"training/store/addresses.py", "training/store/bucket.py", "training/sources/listing.py"}
+ALLOWED_TO_SPLIT = {"training/store/work_folder.py", "training/store/bucket.py", "training/sources/listing.py"}
 
 
 def test_no_other_module_splits_a_uri_for_its_digest() -> None:
@@ -140,10 +140,10 @@ def test_store_that_was_moved_reuses_its_results_and_reads_what_records_of_its_e
     made = make(Store(str(tmp_path / "before")))
     (tmp_path / "before").rename(tmp_path / "after")
     moved = Store(str(tmp_path / "after"))
-    assert moved.address("p", "train", "f" * 64).result() == made
+    assert moved.work_folder("p", "train", "f" * 64).result() == made
     assert moved.manifests.get(made.artifact_uri, kind="model").digest == made.digest
     moved.bucket.delete(moved.manifests.key(made.digest))
-    assert moved.address("p", "train", "f" * 64).result() is None
+    assert moved.work_folder("p", "train", "f" * 64).result() is None
     with pytest.raises(StoreError, match="does not exist") as caught:
         moved.manifests.get(made.artifact_uri)
     assert moved.root_uri in caught.value.message

@@ -12,8 +12,8 @@ from training.runtime.context import StopFlag
 from training.runtime.runner import run
 from training.spec import PipelineSpec, freeze
 from training.spec.sections.tuning import Tune
-from training.store import StageAddress
-from training.tuning.records import StudyStore, slot_fingerprint
+from training.store import WorkFolder
+from training.tuning.records import StudyStore, trial_work_id
 
 WORKER = "search_ranking/r/trials-0"
 
@@ -37,16 +37,16 @@ class StudyBench:
         """Return where an object of the store lies on disk."""
         return Path(self.store.root_uri.removeprefix("file://")) / self.store.objects.key(digest)
 
-    def address(self, name: str, slot: int) -> StageAddress:
-        return self.store.address("search_ranking", "trial", slot_fingerprint(study_name(name), slot))
+    def work_folder(self, name: str, slot: int) -> WorkFolder:
+        return self.store.work_folder("search_ranking", "trial", trial_work_id(study_name(name), slot))
 
     def ask(self, spec: PipelineSpec, name: str, slot: int, attempt_id: str, **parameters: Any) -> str:
-        address = self.address(name, slot)
-        return address.write_request(
+        work_folder = self.work_folder(name, slot)
+        return work_folder.write_request(
             StageRequest(
                 pipeline="search_ranking",
                 stage="trial",
-                fingerprint=address.uri.rsplit("/", 1)[-1],
+                work_id=work_folder.uri.rsplit("/", 1)[-1],
                 attempt_id=attempt_id,
                 store_uri=self.store.root_uri,
                 spec_uri=self.store.put_json(freeze(spec)),
@@ -68,17 +68,17 @@ class StudyBench:
         done = []
         assert spec.tune is not None
         while (slot := self.study(name).take(WORKER, [WORKER], spec.tune)) is not None:
-            assert self.trial(spec, name, slot, **more) is ExitCode.DONE, self.address(name, slot).error("a1")
+            assert self.trial(spec, name, slot, **more) is ExitCode.DONE, self.work_folder(name, slot).error("a1")
             done.append(slot)
         return done
 
     def tune(self, spec: PipelineSpec, name: str) -> StageResult:
-        address = self.store.address("search_ranking", "tune", study_name(name))
-        uri = address.write_request(
+        work_folder = self.store.work_folder("search_ranking", "tune", study_name(name))
+        uri = work_folder.write_request(
             StageRequest(
                 pipeline="search_ranking",
                 stage="tune",
-                fingerprint=study_name(name),
+                work_id=study_name(name),
                 attempt_id="a1",
                 store_uri=self.store.root_uri,
                 spec_uri=self.store.put_json(freeze(spec)),
@@ -88,8 +88,8 @@ class StudyBench:
                 run=RunIdentity(dag_id="search_ranking", run_id="r", task_id="tune"),
             )
         )
-        assert run(importlib.import_module("training.stages.tune").work, uri, stop=StopFlag()) is ExitCode.DONE, address.error("a1")
-        result = address.result()
+        assert run(importlib.import_module("training.stages.tune").work, uri, stop=StopFlag()) is ExitCode.DONE, work_folder.error("a1")
+        result = work_folder.result()
         assert result is not None
         return result
 

@@ -69,7 +69,7 @@ def test_a_study_finishes_as_many_trials_as_requested_and_the_best_goes_to_train
     train = importlib.import_module("training.stages.train").work
     uri = bench.bench.ask("train", "tuned", "a1", {"dataset": bench.bench.dataset_uri, "tuning": result.artifact_uri}, {"world_size": 1})
     assert run(train, uri, stop=StopFlag()) is ExitCode.DONE
-    made = bench.bench.address("train", "tuned").result()
+    made = bench.bench.work_folder("train", "tuned").result()
     assert made is not None
     assert made.scalars["validation_loss"] == pytest.approx(best.value, abs=1e-6)
     model = bench.store.manifests.get(made.artifact_uri, kind="model")
@@ -100,7 +100,7 @@ def test_a_stopped_trial_continues_with_its_settings_and_counts_once(bench: Stud
     (ended,) = trials_of("stopped", spec)
     assert (ended.number, ended.params, ended.state.name) == (begun.number, begun.params, "COMPLETE")
     assert bench.study("stopped").records() == bench.study("undisturbed").records(), "the same bits as without the stop"
-    result = bench.address("stopped", 1).result()
+    result = bench.work_folder("stopped", 1).result()
     assert result is not None
     assert result.attempts == 2
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.unit.training.engine.loop_bench import FINGERPRINT
+from tests.unit.training.engine.loop_bench import WORK_ID
 from tests.unit.training.engine.parallel.ranks import run_ranks
 from tests.unit.training.large.flipped_bits import Attempt, Flip, attempt, flip_lowest_bit
 from training.large.replicas import WORDS_AT_A_TIME, digest_of, minority
@@ -88,7 +88,7 @@ def run(folder: Path, layout: Layout, number: int, flip: Flip | None, every_step
 
 def saved_steps(folder: Path) -> tuple[list[int], list[int]]:
     """Return the steps of all checkpoints, and of those that stand."""
-    history = Store(str(folder / "store")).address("p", "train", FINGERPRINT).journal().history()
+    history = Store(str(folder / "store")).work_folder("p", "train", WORK_ID).chain().history()
     made = [entry.value["payload"]["step"] for entry in history if entry.value["kind"] == "checkpoint"]
     return made, [entry.value["payload"]["step"] for entry in standing(history, lambda entry: entry.value)]
 

@@ -63,13 +63,13 @@ class StudyWorker:
     def finish(self, slot: int, attempt_id: str = "a1") -> None:
         process = self.start(slot, attempt_id)
         try:
-            assert process.wait(WAIT_SECONDS) == 0, self._bench.address(self._name, slot).error(attempt_id)
+            assert process.wait(WAIT_SECONDS) == 0, self._bench.work_folder(self._name, slot).error(attempt_id)
         finally:
             process.kill()
             process.wait()
 
     def checkpoints(self, slot: int) -> int:
-        journal = self._bench.address(self._name, slot).journal().history()
+        journal = self._bench.work_folder(self._name, slot).chain().history()
         return sum(entry.value["kind"] == "checkpoint" for entry in journal)
 
 
@@ -103,7 +103,7 @@ def test_killed_trials_and_a_killed_storage_cost_no_finished_trial(
     records = bench.study(name).records()
     assert [(record.slot, record.state, record.epochs) for record in records] == [(slot, "complete", EPOCHS) for slot in range(3)]
     assert records[0] == finished
-    resumed = bench.address(name, 1).result()
+    resumed = bench.work_folder(name, 1).result()
     assert resumed is not None
     assert resumed.attempts == 2
     with pytest.MonkeyPatch.context() as patch:
@@ -135,6 +135,6 @@ def test_trial_killed_with_the_journals_lock_stops_no_other_trial(bench: StudyBe
     worker.finish(0, "a2")
     worker.finish(2)
     assert [(record.slot, record.epochs) for record in bench.study(name).records()] == [(slot, EPOCHS) for slot in range(3)]
-    again = bench.address(name, 0).result()
+    again = bench.work_folder(name, 0).result()
     assert again is not None
     assert again.attempts == 2

@@ -28,11 +28,11 @@ from training.contracts import RunIdentity, StageRequest, StageResult
 from training.runtime.provenance import CHECKOUT
 from training.spec import PipelineSpec, freeze, load_spec
 from training.spec.reader.loader import check_values
-from training.store import StageAddress, Store
-from training.store.addresses import new_attempt_id
+from training.store import Store, WorkFolder
 from training.store.leases import Lease
+from training.store.work_folder import new_attempt_id
 
-FINGERPRINT = "f" * 64
+WORK_ID = "f" * 64
 FIRST = "search-ranking-ffffffffffff-1"
 """The name of a work's first launch, with `known_names`."""
 SECOND = "search-ranking-ffffffffffff-2"
@@ -89,8 +89,8 @@ class Night:
         self.said: list[str] = []
 
     @property
-    def address(self) -> StageAddress:
-        return self.store.address(self.spec.name, self.stage, FINGERPRINT)
+    def work_folder(self) -> WorkFolder:
+        return self.store.work_folder(self.spec.name, self.stage, WORK_ID)
 
     def task(self, *, run_id: str = "r1", try_number: int = 1, generation: str = "0") -> RemoteWork:
         """Return the work as this try of this run's task sees it."""
@@ -105,8 +105,8 @@ class Night:
             resolved=self.resolved,
             work=Work(
                 stage=self.stage,
-                id=FINGERPRINT,
-                folder=self.address,
+                id=WORK_ID,
+                folder=self.work_folder,
                 inputs={"dataset": "file:///d"},
                 parameters={"world_size": 1},
                 code=Code(version="c"),
@@ -123,13 +123,13 @@ class Night:
 
     def request(self) -> StageRequest:
         """The newest launch's."""
-        value = self.address.launches().history()[-1].value
+        value = self.work_folder.launches().history()[-1].value
         return self.store.read_request(value["request_uri"])
 
     def begin(self, request: StageRequest | None = None) -> Lease:
         """What the stage's process does first."""
         asked = request or self.request()
-        return Lease.acquire(self.address, owner=asked.run.owner, attempt_id=asked.attempt_id, takeover_epoch=asked.takeover_epoch)
+        return Lease.acquire(self.work_folder, owner=asked.run.owner, attempt_id=asked.attempt_id, takeover_epoch=asked.takeover_epoch)
 
     def commit(self, request: StageRequest | None = None) -> StageResult:
         """What the stage's process does last."""
@@ -137,7 +137,7 @@ class Night:
         result = StageResult(
             pipeline=asked.pipeline,
             stage=asked.stage,
-            fingerprint=asked.fingerprint,
+            work_id=asked.work_id,
             artifact_uri="file:///model",
             digest="d" * 64,
             run=asked.run,
@@ -146,7 +146,7 @@ class Night:
             committed_at="2026-02-01T02:00:05+00:00",
             timings={"total": 1.0},
         )
-        assert self.address.create_result(result)
+        assert self.work_folder.create_result(result)
         return result
 
 

@@ -55,7 +55,7 @@ def test_an_elastic_gang_that_was_lost_continues_with_fewer_when_there_is_no_roo
 
 def name_straggler(work: Night, node: str) -> None:
     """A rank of the newest launch is named as slow."""
-    work.address.write_straggler(work.request().attempt_id, 1, {"rank": 1, "node": node, "step": 40, "ratio": 2.5, "words": "slow"})
+    work.work_folder.write_straggler(work.request().attempt_id, 1, {"rank": 1, "node": node, "step": 40, "ratio": 2.5, "words": "slow"})
 
 
 def node_affinity(api: KubernetesApi, name: str) -> dict[str, Any]:
@@ -123,7 +123,7 @@ def test_damaged_note_of_a_straggler_does_not_stop_a_relaunch(api: KubernetesApi
     work.begin()
     name_straggler(work, "node-b")
     attempt_id = work.request().attempt_id
-    work.store.bucket.put(work.store.bucket.key(f"{work.address.uri}/attempts/{attempt_id}/stragglers/1.json"), b"{")
+    work.store.bucket.put(work.store.bucket.key(f"{work.work_folder.uri}/attempts/{attempt_id}/stragglers/1.json"), b"{")
     api.remove(FIRST, "jobs")
     assert node_affinity(api, work.advance().name) == {}
     assert any("the stragglers of launch 1 are not known" in line for line in work.said)

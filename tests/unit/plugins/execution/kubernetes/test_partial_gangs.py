@@ -121,7 +121,7 @@ def test_released_gang_holds_nothing_uses_no_budget_and_asks_again_after_its_bac
     third = work.advance(work.task(try_number=2), watched=2, reported=seen)
     assert (third.name, third.limits.begins_at, api.names("jobs")) == (SECOND, 0, [SECOND])
     assert api.objects["jobs", SECOND]["spec"]["completions"] == 2
-    assert [entry.value["cause"] for entry in work.address.launches().history()] == ["first", "placement"]
+    assert [entry.value["cause"] for entry in work.work_folder.launches().history()] == ["first", "placement"]
 
 
 @pytest.mark.usefixtures("known_names")
@@ -162,9 +162,9 @@ def test_wait_for_a_place_is_counted_over_all_releases_and_ends_with_the_schedul
     assert waiting.limits.waiting_since == datetime.fromisoformat(since).timestamp()
     with pytest.raises(StageEndedError, match=r"no place yet: 0/1 nodes are available.*no place for all members") as caught:
         release_all(work, ago(300), 6)
-    assert caught.value.verdict.code == "pod.unschedulable"
+    assert caught.value.end.code == "pod.unschedulable"
     assert api.names("jobs") == []
-    assert 2 <= len(work.address.launches().history()) <= 5
+    assert 2 <= len(work.work_folder.launches().history()) <= 5
 
 
 @pytest.mark.usefixtures("known_names")

@@ -258,7 +258,7 @@ def test_task_waits_for_the_launch_and_not_for_a_pod_by_the_providers_triggers(n
     with pytest.raises(TaskDeferred) as caught:
         wait()
     assert (caught.value.trigger, caught.value.method_name) == (trigger, "trigger_reentry")
-    assert caught.value.kwargs == {"fingerprint": "f" * 64}
+    assert caught.value.kwargs == {"work_id": "f" * 64}
 
 
 def test_end_of_a_pod_is_judged_by_no_method_of_the_provider(api: KubernetesApi, night: Nights) -> None:

@@ -171,7 +171,7 @@ def test_gang_that_is_preempted_nine_times_is_one_job_and_uses_no_relaunch(
     assert seen.succeeded
     assert work.advance(watched=1, reported=seen).digest == "d" * 64
     assert api.creates["jobs", FIRST] == 1
-    assert len(work.address.launches().history()) == 1
+    assert len(work.work_folder.launches().history()) == 1
     assert caplog.text.count("[pod.preempted] its queue took the nodes of Job") == 9
     assert caplog.text.count("runs again, from its last commit") == 9
     assert [lease.epoch for lease in leases] == list(range(1, 11)), "each start is the next attempt of the chain"

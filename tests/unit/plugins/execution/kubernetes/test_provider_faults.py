@@ -59,10 +59,10 @@ def test_failed_pod_is_no_success_whatever_the_trigger_saw_of_it(api: Kubernetes
     running(api, work)
     api.set_status(FIRST, failed(1))
     error = {"code": "data.empty", "exit_code": 65, "message": "no rows", "hint": ""}
-    work.address.write_error(work.request().attempt_id, error)
+    work.work_folder.write_error(work.request().attempt_id, error)
     with pytest.raises(StageEndedError, match="no rows") as caught:
         work.advance(watched=1, reported=seen)
-    assert caught.value.verdict.action is Action.FAIL
+    assert caught.value.end.action is Action.FAIL
 
 
 def test_two_runs_that_need_the_same_work_wait_for_one_pod(api: KubernetesApi, night: Nights) -> None:

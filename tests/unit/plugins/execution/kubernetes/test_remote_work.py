@@ -75,10 +75,10 @@ def test_pod_whose_process_hung_is_launched_again_and_its_error_has_the_phase_of
     work = night()
     running(api, work)
     hung = work.request().attempt_id
-    work.address.write_heartbeat(hung, {"beat": 7, "phase": {"kind": "part", "name": "bootstrap", "limit_seconds": 3600.0}})
+    work.work_folder.write_heartbeat(hung, {"beat": 7, "phase": {"kind": "part", "name": "bootstrap", "limit_seconds": 3600.0}})
     api.set_status(FIRST, failed(HUNG))
     assert work.advance().name == SECOND
-    error = work.address.error(hung) or {}
+    error = work.work_folder.error(hung) or {}
     assert (error["code"], error["rank"]) == ("stage.hung", 0)
     assert error["message"] == "rank 0: no progress in part (bootstrap) within the limit of 3600 s"
 
@@ -93,7 +93,7 @@ def test_a_worker_killed_between_claim_and_create_leaves_one_launch(
             work.advance()
     assert api.names() == []
     assert work.advance(work.task(try_number=2)).name == FIRST
-    assert len(work.address.launches().history()) == 1
+    assert len(work.work_folder.launches().history()) == 1
     assert api.creates["pods", FIRST] == 1
 
 
@@ -113,7 +113,7 @@ def test_two_workers_at_once_submit_once(api: KubernetesApi, night: Nights) -> N
         thread.join()
     assert found == [FIRST] * 4
     assert sum(api.creates.values()) == 1
-    assert len(work.address.launches().history()) == 1
+    assert len(work.work_folder.launches().history()) == 1
 
 
 def test_an_api_that_is_away_for_a_while_costs_nothing(api: KubernetesApi, night: Nights) -> None:
@@ -218,7 +218,7 @@ def test_a_worker_that_wakes_up_when_the_work_is_done_finds_the_result_and_leave
     waiting = late(work, task, meanwhile)
     # Its process finds the result, and ends.
     api.set_status(FIRST, SUCCEEDED)
-    assert work.advance(task, watched=waiting.number, reported=LaunchStatus(phase="ended", exit_code=0)) == work.address.result()
+    assert work.advance(task, watched=waiting.number, reported=LaunchStatus(phase="ended", exit_code=0)) == work.work_folder.result()
     assert api.names() == []
 
 
@@ -252,7 +252,7 @@ def test_a_pod_that_vanished_before_it_began_is_submitted_again_as_the_same_laun
     work.advance()
     api.remove(FIRST)
     assert work.advance().name == FIRST
-    assert len(work.address.launches().history()) == 1
+    assert len(work.work_folder.launches().history()) == 1
 
 
 def test_a_pod_that_vanished_in_the_middle_is_relaunched_out_of_the_infrastructure_budget(api: KubernetesApi, night: Nights) -> None:
@@ -267,7 +267,7 @@ def test_a_pod_that_vanished_in_the_middle_is_relaunched_out_of_the_infrastructu
     api.remove(SECOND)
     with pytest.raises(StageEndedError, match=r"relaunched 1 times already \(retries.infrastructure\)") as caught:
         work.advance()
-    assert caught.value.verdict.action is Action.FAIL
+    assert caught.value.end.action is Action.FAIL
 
 
 def test_a_cleared_task_has_its_whole_budget_again(api: KubernetesApi, night: Nights) -> None:
@@ -295,7 +295,7 @@ def test_out_of_memory_is_tried_once_more_and_then_told(api: KubernetesApi, nigh
     api.objects["pods", FIRST]["status"] = killed
     # A peer that lost the killed process reports first, and knows nothing of memory.
     peer = {"code": "peer.lost", "exit_code": 75, "message": "another rank is lost", "hint": ""}
-    work.address.write_error(work.request().attempt_id, peer)
+    work.work_folder.write_error(work.request().attempt_id, peer)
     assert work.advance().name == SECOND
     api.set_status(SECOND, killed)
     with pytest.raises(StageEndedError, match="out of memory: killed at its limit of 2GiB"):
@@ -308,13 +308,13 @@ def test_out_of_memory_is_tried_once_more_and_then_told(api: KubernetesApi, nigh
 def test_the_stages_own_word_decides(api: KubernetesApi, night: Nights, exit_code: int, action: Action) -> None:
     work = night()
     running(api, work)
-    work.address.write_error(
+    work.work_folder.write_error(
         work.request().attempt_id, {"code": "some.code", "exit_code": exit_code, "message": "what went wrong", "hint": "h"}
     )
     api.set_status(FIRST, failed(1))
     with pytest.raises(StageEndedError, match=r"\[some.code\] what went wrong \(h\)") as caught:
         work.advance()
-    assert caught.value.verdict.action is action
+    assert caught.value.end.action is action
     assert api.names() == [], "nothing stays behind"
     assert work.advance(work.task(try_number=2)).name == SECOND, "another try starts the work again"
 
@@ -340,7 +340,7 @@ def test_an_image_that_cannot_be_pulled_fails_for_good(api: KubernetesApi, night
     given_up = LaunchStatus(phase="ended", code="pod.image", words="image x cannot be pulled; tried for 5m")
     with pytest.raises(StageEndedError, match="image x cannot be pulled") as caught:
         work.advance(watched=waiting.number, reported=given_up)
-    assert caught.value.verdict.action is Action.FAIL
+    assert caught.value.end.action is Action.FAIL
     assert api.names() == []
 
 
@@ -398,6 +398,6 @@ def test_stop_in_the_pause_before_a_relaunch_starts_no_other_pod(
     monkeypatch.setattr(remote_work.time, "sleep", lambda _seconds: task.stop())
     with pytest.raises(StageEndedError, match="stopped") as caught:
         work.advance(task)
-    assert caught.value.verdict.action is Action.GIVE_UP
+    assert caught.value.end.action is Action.GIVE_UP
     assert api.names() == []
     assert sum(api.creates.values()) == 1

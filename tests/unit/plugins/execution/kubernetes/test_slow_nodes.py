@@ -6,14 +6,14 @@ from typing import Any
 
 from nightshift.execution.kubernetes.slow_nodes import MAX_NODES, NOTHING, Avoidance, avoidance
 from nightshift.execution.kubernetes.status import LaunchStatus
-from training.store.launches import LaunchEntry
+from training.store.launches import LaunchRecord
 
 EVICTED = LaunchStatus(phase="ended", code="pod.preempted")
 UNPLACED = LaunchStatus(phase="ended", code="gang.unplaced")
 
 
-def launch(nodes: tuple[str, ...] = (), tries: int = 0) -> LaunchEntry:
-    return LaunchEntry(
+def launch(nodes: tuple[str, ...] = (), tries: int = 0) -> LaunchRecord:
+    return LaunchRecord(
         attempt_id="1",
         request_uri="u",
         name="n",
@@ -28,7 +28,7 @@ def launch(nodes: tuple[str, ...] = (), tries: int = 0) -> LaunchEntry:
     )
 
 
-def found(last: LaunchEntry | None, *named: str, ended: LaunchStatus = EVICTED, **changes: Any) -> Avoidance:
+def found(last: LaunchRecord | None, *named: str, ended: LaunchStatus = EVICTED, **changes: Any) -> Avoidance:
     return avoidance(last, ended, named, **{"cause": "infrastructure", "may_shrink": True, "relaunches_left": 5, **changes})
 
 

@@ -52,8 +52,8 @@ class Task:
         return found
 
     def request(self, deferred: TaskDeferred) -> Any:
-        address = self.store.address("search_ranking", "ingest", deferred.kwargs["fingerprint"])
-        return address, self.store.read_request(address.launches().history()[-1].value["request_uri"])
+        work_folder = self.store.work_folder("search_ranking", "ingest", deferred.kwargs["work_id"])
+        return work_folder, self.store.read_request(work_folder.launches().history()[-1].value["request_uri"])
 
 
 @pytest.fixture
@@ -69,11 +69,11 @@ def task(
 
 
 def commit(task: Task, deferred: TaskDeferred) -> None:
-    address, request = task.request(deferred)
-    Lease.acquire(address, owner=request.run.owner, attempt_id=request.attempt_id).release()
+    work_folder, request = task.request(deferred)
+    Lease.acquire(work_folder, owner=request.run.owner, attempt_id=request.attempt_id).release()
     facts = {"artifact_uri": "file:///a", "digest": "d" * 64, "attempts": 1, "committed_at": "2026-02-01T02:00:05+00:00"}
-    same = {name: getattr(request, name) for name in ("pipeline", "stage", "fingerprint", "run", "attempt_id")}
-    assert address.create_result(StageResult(**facts, **same))
+    same = {name: getattr(request, name) for name in ("pipeline", "stage", "work_id", "run", "attempt_id")}
+    assert work_folder.create_result(StageResult(**facts, **same))
 
 
 def test_a_stage_waits_in_the_triggerer_and_its_result_is_what_the_store_says(task: Task, api: KubernetesApi) -> None:
@@ -127,17 +127,17 @@ def test_a_pod_that_says_success_without_a_result_is_no_success(task: Task, api:
 )
 def test_the_task_ends_as_the_stage_says(task: Task, api: KubernetesApi, exit_code: int, code: str, kind: type[Exception]) -> None:
     deferred = task.start()
-    address, request = task.request(deferred)
-    address.write_error(request.attempt_id, {"code": code, "exit_code": exit_code, "message": "what went wrong", "hint": ""})
+    work_folder, request = task.request(deferred)
+    work_folder.write_error(request.attempt_id, {"code": code, "exit_code": exit_code, "message": "what went wrong", "hint": ""})
     api.set_status(api.names()[0], failed(exit_code))
     with pytest.raises(kind, match="what went wrong"):
         task.resume(deferred, LaunchStatus(phase="ended", exit_code=exit_code))
 
 
 def test_a_failed_check_in_a_pod_links_to_its_report(task: Task, api: KubernetesApi) -> None:
-    address, request = task.request(task.start())
+    work_folder, request = task.request(task.start())
     error = {"code": "checks.failed", "exit_code": 65, "message": "m", "hint": "", "details": {"report_uri": "file:///report"}}
-    address.write_error(request.attempt_id, error)
+    work_folder.write_error(request.attempt_id, error)
     api.set_status(api.names()[0], failed(65))
     with pytest.raises(AirflowFailException):
         task.execute(task.operator, task.context())

@@ -32,7 +32,7 @@ class StudyWorker:
         prepared = StageResult(
             pipeline=spec.name,
             stage="prepare",
-            fingerprint="f" * 64,
+            work_id="f" * 64,
             artifact_uri="file:///dataset",
             digest="1",
             run=RunIdentity(dag_id=spec.name, run_id="r1", task_id="prepare"),
@@ -52,16 +52,16 @@ class StudyWorker:
 
     def finish(self, deferred: TaskDeferred) -> int:
         """Do as the trial in the pod would; return its slot."""
-        address = self.store.address("search_ranking", "trial", deferred.kwargs["fingerprint"])
-        request = self.store.read_request(address.launches().history()[-1].value["request_uri"])
+        work_folder = self.store.work_folder("search_ranking", "trial", deferred.kwargs["work_id"])
+        request = self.store.read_request(work_folder.launches().history()[-1].value["request_uri"])
         slot = int(request.parameters["slot"])
         assert request.parameters["shared"] is True, "pods share no disk"
         record = TrialRecord(slot=slot, state="complete", value=1.0, settings={"learning_rate": 1e-3}, epochs=1, steps=1)
         StudyStore(self.store, request.pipeline, request.parameters["study"]).add(record)
-        Lease.acquire(address, owner=request.run.owner, attempt_id=request.attempt_id).release()
+        Lease.acquire(work_folder, owner=request.run.owner, attempt_id=request.attempt_id).release()
         facts = {"artifact_uri": "file:///a", "digest": "d" * 64, "attempts": 1, "committed_at": "2026-02-01T02:00:05+00:00"}
-        same = {name: getattr(request, name) for name in ("pipeline", "stage", "fingerprint", "run", "attempt_id")}
-        assert address.create_result(StageResult(**facts, **same))
+        same = {name: getattr(request, name) for name in ("pipeline", "stage", "work_id", "run", "attempt_id")}
+        assert work_folder.create_result(StageResult(**facts, **same))
         return slot
 
     def resume(self, deferred: TaskDeferred) -> Any:

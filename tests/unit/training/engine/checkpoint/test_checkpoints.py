@@ -146,7 +146,7 @@ def test_second_save_waits_for_the_first_and_both_are_whole(bench: LoopBench) ->
     for step in (1, 2, 3):
         checkpoints.save(state(step, size=40_000), meta(step))
     checkpoints.close()
-    entries = [entry.number for entry in bench.address.journal().history() if entry.value["kind"] == "checkpoint"]
+    entries = [entry.number for entry in bench.work_folder.chain().history() if entry.value["kind"] == "checkpoint"]
     restored = [checkpoints.restore(number) for number in entries]
     assert [found.meta["step"] for found in restored] == [1, 2, 3]
     for step, found in enumerate(restored, start=1):
@@ -248,8 +248,8 @@ def test_names_of_a_runs_earlier_training_give_way_to_those_of_the_training_that
         checkpoints.close()
 
     earlier = bench.context()
-    earlier.request = replace(earlier.request, fingerprint="e" * 64)
-    earlier.lease = Lease.acquire(bench.store.address("p", "train", "e" * 64), owner="one", attempt_id="a1")
+    earlier.request = replace(earlier.request, work_id="e" * 64)
+    earlier.lease = Lease.acquire(bench.store.work_folder("p", "train", "e" * 64), owner="one", attempt_id="a1")
     save(earlier, range(1, 9), 1.0)
     save(bench.context(), range(1, 4), 2.0)
     save(bench.context(), range(4, 5), 2.0)
@@ -334,7 +334,7 @@ def test_failed_save_reports_once_and_the_checkpoint_before_stays_the_newest(ben
 
 def test_save_after_a_takeover_ends_the_training_at_once(bench: LoopBench) -> None:
     checkpoints = bench.checkpoints(bench.context())
-    Lease.acquire(bench.address, owner="one", attempt_id="newer")
+    Lease.acquire(bench.work_folder, owner="one", attempt_id="newer")
     checkpoints.save(state(), meta(1))
     with pytest.raises(LeaseLostError):
         checkpoints.wait()
@@ -402,7 +402,7 @@ def test_training_whose_checkpoints_are_all_damaged_does_not_start_from_zero(ben
     with pytest.raises(NoUsableCheckpointError) as caught:
         checkpoints.newest_entry()
     assert caught.value.code == "checkpoint.unusable"
-    assert f"none of 7 checkpoints of {bench.address.uri}" in caught.value.message
+    assert f"none of 7 checkpoints of {bench.work_folder.uri}" in caught.value.message
     assert [f"step {step}:" in caught.value.message for step in (7, 6, 5, 4, 3, 2)] == [True] * 5 + [False]
     assert "force" in caught.value.hint
 

@@ -51,7 +51,7 @@ def commit(bench: LoopBench, uri: str, step: int = 2) -> int:
     lease = bench.context().lease
     assert lease is not None
     lease.commit("checkpoint", {"uri": uri, "step": step, "epoch": 0})
-    return bench.address.journal().history()[-1].number
+    return bench.work_folder.chain().history()[-1].number
 
 
 def zeros() -> dict[str, torch.Tensor]:
@@ -313,7 +313,7 @@ def step_after(bench: LoopBench, folder: Path, least: int) -> int:
     crashed = object.__new__(LoopBench)
     crashed.folder, crashed.num_attempts = bench.folder, 10
     crashed.store = Store(str(folder))
-    uris = [entry.value["payload"]["uri"] for entry in crashed.address.journal().history() if entry.value["kind"] == "checkpoint"]
+    uris = [entry.value["payload"]["uri"] for entry in crashed.work_folder.chain().history() if entry.value["kind"] == "checkpoint"]
     assert len(uris) >= least
     if not uris:
         return 0

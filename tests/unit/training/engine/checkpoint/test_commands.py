@@ -21,8 +21,8 @@ from training.engine.parallel.gang import Gang
 from training.errors import PreemptedError
 from training.large.checkpoint.savers import Savers
 from training.store import point_at
-from training.store.addresses import StoreUri
 from training.store.checkpoint_entries import WITHDRAWN
+from training.store.work_folder import StoreUri
 
 main = command("checkpoints")
 
@@ -31,7 +31,7 @@ main = command("checkpoints")
 def saved(request: pytest.FixtureRequest, bench: LoopBench) -> LoopBench:
     """A finished training of two epochs, saved in each format."""
     context = bench.context()
-    bench.address.write_request(context.request)
+    bench.work_folder.write_request(context.request)
     if request.param == 1:
         bench.train(epochs=2, stage=context)
     else:
@@ -60,7 +60,7 @@ def read(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
 
 def state_of(bench: LoopBench, number: int) -> dict[str, torch.Tensor]:
     """Return the tensors of the checkpoint that the journal names, as a training restores them."""
-    entries = [entry.number for entry in bench.address.journal().history() if entry.value["kind"] == "checkpoint"]
+    entries = [entry.number for entry in bench.work_folder.chain().history() if entry.value["kind"] == "checkpoint"]
     return bench.checkpoints(bench.context()).restore(entries[number]).state
 
 
@@ -91,7 +91,7 @@ def test_run_that_reused_the_training_has_the_checkpoints_of_the_run_that_traine
     result = StageResult(
         pipeline="p",
         stage="train",
-        fingerprint=request.fingerprint,
+        work_id=request.work_id,
         artifact_uri=uri,
         digest="d" * 64,
         run=request.run,
@@ -99,7 +99,7 @@ def test_run_that_reused_the_training_has_the_checkpoints_of_the_run_that_traine
         attempts=1,
         committed_at="2026-02-01T02:00:00+00:00",
     )
-    assert saved.address.create_result(result)
+    assert saved.work_folder.create_result(result)
     point_at(saved.store.run_ref("p", "later", "reused/train"), uri)
     point_at(saved.store.run_ref("p", "other", "reused/train"), "store://deleted")
     assert run(saved, "list", "later", "--json") == 0
@@ -207,7 +207,7 @@ def test_checkpoint_before_the_first_epoch_has_no_best_weights_to_export(
     bench: LoopBench, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     context = bench.context()
-    bench.address.write_request(context.request)
+    bench.work_folder.write_request(context.request)
     with pytest.raises(PreemptedError):
         stop_after(bench.loop(stage=context), 2).train()
     assert run(bench, "export", "r", "newest", tmp_path / "out.safetensors", "--what", "best") == ExitCode.BAD_DATA

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.training.engine.loop_bench import FINGERPRINT, LoopBench
+from tests.unit.training.engine.loop_bench import WORK_ID, LoopBench
 from training.engine.tracking import tracker as tracking
 from training.engine.tracking.mlflow_delivery import deliver_all, deliver_if_reachable, open_run
 from training.engine.tracking.mlflow_journal import RunJournal
@@ -98,7 +98,7 @@ def names_and_steps(points: list[tuple[str, float, int, int]]) -> list[tuple[str
 
 
 def journal_of(bench: LoopBench) -> RunJournal:
-    return RunJournal(bench.store.bucket, f"stages/p/train/{FINGERPRINT}")
+    return RunJournal(bench.store.bucket, f"stages/p/train/{WORK_ID}")
 
 
 def lacking(bench: LoopBench) -> list[tuple[str, float | str, int]]:
@@ -125,7 +125,7 @@ def test_metrics_parameters_tags_and_status_reach_the_run(bench: LoopBench, serv
     assert run["experiment"] == "experiment of p"
     assert run["status"] == "FINISHED"
     tags = run["tags"]
-    assert (tags["mine"], tags["nightshift.pipeline"], tags["nightshift.fingerprint"]) == ("yes", "p", FINGERPRINT)
+    assert (tags["mine"], tags["nightshift.pipeline"], tags["nightshift.fingerprint"]) == ("yes", "p", WORK_ID)
     assert tags["nightshift.as_of"] == "2026-01-01T00:00:00+00:00"
     assert tags["nightshift.git_dirty"] in ("true", "false")
     assert bench.store.bucket.list("tracking") == []

@@ -34,12 +34,12 @@ def outcome(folder: Path, name: str) -> Any:
 def steps(folder: Path, name: str) -> list[int]:
     """Return the steps of the checkpoints that were committed."""
     store = Store(str(folder / name / "store"))
-    journals = [address.journal() for address in addresses(store)]
+    journals = [work_folder.journal() for work_folder in work_folders(store)]
     return [entry.value["payload"]["step"] for journal in journals for entry in journal.history() if entry.value["kind"] == "checkpoint"]
 
 
-def addresses(store: Store) -> list[Any]:
-    return [store.address("p", "train", name) for name in store.bucket.folders("stages/p/train")]
+def work_folders(store: Store) -> list[Any]:
+    return [store.work_folder("p", "train", name) for name in store.bucket.folders("stages/p/train")]
 
 
 @pytest.mark.parametrize(

@@ -96,13 +96,13 @@ def test_model_is_cut_into_stages_where_a_device_cannot_gather_its_blocks() -> N
     found = planned_stages("4xT4")
     assert found.fits, found.reasons()
     assert found.layout == Layout(pipeline=4)
-    assert any("data 1 x shard 4: needs" in verdict.words() and "of it buffers" in verdict.words() for verdict in found.rejected)
+    assert any("data 1 x shard 4: needs" in candidate.words() and "of it buffers" in candidate.words() for candidate in found.rejected)
 
 
 def test_pipeline_without_enough_micro_batches_is_rejected() -> None:
     found = planned_stages("4xT4", micro_batch_size=None)
     assert not found.fits
-    words = {verdict.layout: verdict.problem for verdict in [found.chosen, *found.rejected]}
+    words = {candidate.layout: candidate.problem for candidate in [found.chosen, *found.rejected]}
     assert words[Layout(pipeline=4)] == "1 micro-batches for 4 stages"
 
 
@@ -138,7 +138,7 @@ def test_smaller_micro_batches_are_advised_where_activations_fill_the_memory() -
 def test_batch_of_fewer_rows_than_data_ranks_fits_no_layout_of_replicas() -> None:
     found = planned(TINY, "32xT4", batch_size=16)
     assert not found.fits
-    assert all(verdict.problem == "32 shares of a batch of 16 rows" for verdict in [found.chosen, *found.rejected])
+    assert all(candidate.problem == "32 shares of a batch of 16 rows" for candidate in [found.chosen, *found.rejected])
 
 
 def test_choice_is_the_same_for_the_same_devices() -> None:

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.training.registry.good_evaluation import BETTER
 from training.contracts import canonical_json
 from training.evaluation.record import EvaluationRecord
-from training.registry.gates.judging import CanaryVerdict, judge_canary
+from training.registry.gates.judging import CanaryDecision, judge_canary
 from training.spec.sections.evaluation import Evaluate
 from training.spec.sections.promotion import Canary
 
@@ -33,7 +33,7 @@ ALARM = {
 }
 
 
-def verdict(*, days: float = 4.0, rules: Evaluate = RULES, canary: Canary = CANARY, approved: Any = (), **changes: Any) -> CanaryVerdict:
+def judged(*, days: float = 4.0, rules: Evaluate = RULES, canary: Canary = CANARY, approved: Any = (), **changes: Any) -> CanaryDecision:
     """Judge a canary that is as good as the champion, but for `changes`."""
     evaluation = {
         "baseline": "champion",
@@ -49,12 +49,12 @@ def verdict(*, days: float = 4.0, rules: Evaluate = RULES, canary: Canary = CANA
     )
 
 
-def words(found: CanaryVerdict) -> set[str]:
+def words(found: CanaryDecision) -> set[str]:
     return {reason.gate for reason in found.reasons if not reason.passed}
 
 
 def test_canary_that_is_no_worse_is_promoted_after_the_time_and_the_support() -> None:
-    found = verdict(days=3.0, num_rows=1000)
+    found = judged(days=3.0, num_rows=1000)
     assert found.outcome == "promote"
     assert words(found) == set()
     assert "judged on 1000 rows with labels, required >= 1000" in found.summary
@@ -77,7 +77,7 @@ def test_canary_that_is_no_worse_is_promoted_after_the_time_and_the_support() ->
     ],
 )
 def test_canary_is_waited_for_in_words_that_say_what_is_missing(changes: dict[str, Any], missing: set[str]) -> None:
-    found = verdict(**changes)
+    found = judged(**changes)
     assert found.outcome == "waiting"
     assert words(found) == missing
 
@@ -96,52 +96,52 @@ def test_canary_is_waited_for_in_words_that_say_what_is_missing(changes: dict[st
     ],
 )
 def test_bad_canary_is_rolled_back_at_once(changes: dict[str, Any], gate: str, days: float) -> None:
-    found = verdict(days=days, **changes)
+    found = judged(days=days, **changes)
     assert found.outcome == "roll_back"
     assert words(found) == {gate}
 
 
 def test_few_rows_are_noise_and_roll_nothing_back() -> None:
     noise = {"metrics": {"auc": 0.1}, "checks": {"constant": True}, "comparison": {**ALIKE, "gain": -0.5, "high": -0.1}}
-    assert verdict(num_rows=99, **noise).outcome == "waiting"
-    assert verdict(num_rows=100, **noise).outcome == "roll_back"
+    assert judged(num_rows=99, **noise).outcome == "waiting"
+    assert judged(num_rows=100, **noise).outcome == "roll_back"
     small = CANARY.model_copy(update={"support": 20})
-    assert verdict(num_rows=19, canary=small, **noise).outcome == "waiting"
-    assert verdict(num_rows=20, canary=small, **noise).outcome == "roll_back"
+    assert judged(num_rows=19, canary=small, **noise).outcome == "waiting"
+    assert judged(num_rows=20, canary=small, **noise).outcome == "roll_back"
 
 
 @pytest.mark.parametrize(("gain", "outcome"), [(0.1, "promote"), (-0.005, "promote"), (-0.0051, "roll_back")])
 def test_at_the_end_the_tolerance_decides(gain: float, outcome: str) -> None:
-    found = verdict(comparison={**ALIKE, "gain": gain})
+    found = judged(comparison={**ALIKE, "gain": gain})
     assert found.outcome == outcome
     assert words(found) == (set() if outcome == "promote" else {"tolerance"})
 
 
 def test_patience_ends_the_wait_for_labels_and_not_the_wait_for_time() -> None:
-    assert verdict(days=29.9, num_rows=999).outcome == "waiting"
-    late = verdict(days=30.0, num_rows=999)
+    assert judged(days=29.9, num_rows=999).outcome == "waiting"
+    late = judged(days=30.0, num_rows=999)
     assert late.outcome == "roll_back"
     assert words(late) == {"support", "patience"}
-    assert verdict(days=30.0, comparison={**ALIKE, "gain": "nan"}).outcome == "roll_back"
+    assert judged(days=30.0, comparison={**ALIKE, "gain": "nan"}).outcome == "roll_back"
     slow = CANARY.model_copy(update={"for_": timedelta(days=60)})
-    assert verdict(days=31.0, canary=slow).outcome == "waiting"
-    assert verdict(days=31.0, canary=slow, num_rows=999).outcome == "roll_back"
+    assert judged(days=31.0, canary=slow).outcome == "waiting"
+    assert judged(days=31.0, canary=slow, num_rows=999).outcome == "roll_back"
 
 
 def test_minimum_that_only_warns_is_said_and_promotes() -> None:
     lenient = RULES.model_copy(update={"severity": {"minimum": "warn"}})
-    found = verdict(rules=lenient, metrics={"auc": 0.59})
+    found = judged(rules=lenient, metrics={"auc": 0.59})
     assert found.outcome == "promote"
     assert words(found) == {"minimum"}
     asking = RULES.model_copy(update={"severity": {"minimum": "approve"}})
-    assert verdict(rules=asking, metrics={"auc": 0.59}).outcome == "roll_back"
+    assert judged(rules=asking, metrics={"auc": 0.59}).outcome == "roll_back"
 
 
 def test_without_a_champion_the_minimum_decides_alone() -> None:
     alone: dict[str, Any] = {"baseline": "no champion", "champion_metrics": {}, "comparison": None}
-    assert verdict(**alone).outcome == "promote"
-    assert verdict(**alone, metrics={"auc": 0.5}).outcome == "roll_back"
-    assert verdict(**alone, metrics={"auc": "nan"}).outcome == "waiting"
+    assert judged(**alone).outcome == "promote"
+    assert judged(**alone, metrics={"auc": 0.5}).outcome == "roll_back"
+    assert judged(**alone, metrics={"auc": "nan"}).outcome == "waiting"
 
 
 @pytest.mark.parametrize(
@@ -149,12 +149,12 @@ def test_without_a_champion_the_minimum_decides_alone() -> None:
     [None, {**ALARM, "is_worse": False, "e_value": 19.0}, {**ALARM, "e_value": "nan"}],
 )
 def test_without_an_alarm_no_interval_below_zero_rolls_a_canary_back(alarm: dict[str, Any] | None) -> None:
-    found = verdict(days=1.0, comparison={**ALIKE, "gain": -0.02, "high": -0.001}, alarm=alarm)
+    found = judged(days=1.0, comparison={**ALIKE, "gain": -0.02, "high": -0.001}, alarm=alarm)
     assert found.outcome == "waiting"
 
 
 def test_an_alarm_says_by_how_many_completed_blocks() -> None:
-    found = verdict(comparison={**ALIKE, "gain": -0.02}, alarm=ALARM)
+    found = judged(comparison={**ALIKE, "gain": -0.02}, alarm=ALARM)
     assert found.summary == "evidence that the canary is worse: e-value 23 by 9 completed blocks of 1h with rows, 20 required for an alarm"
 
 
@@ -173,12 +173,12 @@ def test_an_alarm_says_by_how_many_completed_blocks() -> None:
 )
 def test_too_few_blocks_for_an_alarm_are_counted_and_the_tolerance_decides(changes: dict[str, Any], blocks: str) -> None:
     few = {**ALARM, "is_worse": False, "e_value": 1.0, **changes}
-    waiting = verdict(days=1.0, alarm=few)
+    waiting = judged(days=1.0, alarm=few)
     (reason,) = [reason for reason in waiting.reasons if reason.gate == "significance"]
     assert reason.words == f"no alarm by significance can be raised yet: {blocks}; promote.canary.tolerance decides at the end"
     assert (reason.passed, reason.numbers["num_blocks"], reason.numbers["required_blocks"]) == (True, changes["num_blocks"], 8)
-    assert verdict(comparison={**ALIKE, "gain": -0.1}, alarm=few).outcome == "roll_back"
-    enough = next(reason for reason in verdict(alarm={**few, "num_blocks": 8, "clusters": "time"}).reasons if reason.gate == "significance")
+    assert judged(comparison={**ALIKE, "gain": -0.1}, alarm=few).outcome == "roll_back"
+    enough = next(reason for reason in judged(alarm={**few, "num_blocks": 8, "clusters": "time"}).reasons if reason.gate == "significance")
     assert enough.words.startswith("evidence that the canary is")
 
 
@@ -193,7 +193,7 @@ ASKING = RULES.model_copy(update={"severity": {"minimum": "approve"}})
 @pytest.mark.parametrize("days", [1.0, 4.0])
 @pytest.mark.parametrize("numbers", [{"metric": "auc", "value": 0.59, "bound": 0.6}, {"metric": "auc"}, {}])
 def test_bound_that_a_person_approved_does_not_roll_the_canary_back(numbers: dict[str, Any], days: float) -> None:
-    found = verdict(days=days, rules=ASKING, metrics={"auc": 0.58}, approved=approved(**numbers))
+    found = judged(days=days, rules=ASKING, metrics={"auc": 0.58}, approved=approved(**numbers))
     assert found.outcome == ("promote" if days == 4.0 else "waiting")
     (reason,) = [reason for reason in found.reasons if reason.gate == "minimum"]
     assert (reason.passed, reason.severity) == (False, "warn")
@@ -203,14 +203,14 @@ def test_bound_that_a_person_approved_does_not_roll_the_canary_back(numbers: dic
 @pytest.mark.parametrize(("value", "outcome"), [(0.59, "waiting"), (0.585, "roll_back")], ids=["twice the miss", "more than twice"])
 def test_approval_of_a_small_miss_covers_no_large_one(value: float, outcome: str) -> None:
     allowed = approved(metric="auc", bound=0.6, value=value)
-    assert verdict(days=1.0, rules=ASKING, metrics={"auc": 0.58 if value == 0.59 else 0.3}, approved=allowed).outcome == outcome
+    assert judged(days=1.0, rules=ASKING, metrics={"auc": 0.58 if value == 0.59 else 0.3}, approved=allowed).outcome == outcome
 
 
 @pytest.mark.parametrize(
     "numbers", [{"metric": "f1", "bound": 0.6}, {"metric": "auc", "bound": 0.5}], ids=["another metric", "another bound"]
 )
 def test_approval_covers_no_other_metric_and_no_other_bound(numbers: dict[str, Any]) -> None:
-    found = verdict(rules=ASKING, metrics={"auc": 0.58}, approved=approved(**numbers))
+    found = judged(rules=ASKING, metrics={"auc": 0.58}, approved=approved(**numbers))
     assert (found.outcome, words(found)) == ("roll_back", {"minimum"})
 
 
@@ -224,21 +224,21 @@ def test_approval_covers_no_other_metric_and_no_other_bound(numbers: dict[str, A
     ],
 )
 def test_canary_whose_bound_was_approved_is_still_held_to_the_champion(changes: dict[str, Any], gate: str) -> None:
-    found = verdict(**{"rules": ASKING, "metrics": {"auc": 0.58}, "approved": approved(metric="auc", bound=0.6), **changes})
+    found = judged(**{"rules": ASKING, "metrics": {"auc": 0.58}, "approved": approved(metric="auc", bound=0.6), **changes})
     assert found.outcome == "roll_back"
     assert words(found) - {"minimum"} == {gate}
 
 
 def test_metric_that_was_not_measured_is_not_covered_by_an_approval() -> None:
     both = Evaluate.model_validate({**RULES.model_dump(exclude_defaults=True), "minimum": {"f1": 0.6}, "severity": {"minimum": "approve"}})
-    assert verdict(rules=both, approved=approved()).outcome == "roll_back"
+    assert judged(rules=both, approved=approved()).outcome == "roll_back"
 
 
 def test_a_canary_whose_interval_is_unbounded_is_judged_by_the_tolerance_at_the_end() -> None:
-    assert verdict(comparison={**ALIKE, "low": "-inf", "high": "inf"}).outcome == "promote"
-    assert verdict(comparison={**ALIKE, "gain": -0.1, "low": "-inf", "high": "inf"}).outcome == "roll_back"
+    assert judged(comparison={**ALIKE, "low": "-inf", "high": "inf"}).outcome == "promote"
+    assert judged(comparison={**ALIKE, "gain": -0.1, "low": "-inf", "high": "inf"}).outcome == "roll_back"
 
 
 def test_canary_without_a_number_of_rows_was_judged_on_none() -> None:
-    support = next(reason for reason in verdict(num_rows=None).reasons if reason.gate == "support")
+    support = next(reason for reason in judged(num_rows=None).reasons if reason.gate == "support")
     assert (support.passed, support.numbers["num_rows"]) == (False, 0)

@@ -227,7 +227,7 @@ def test_resources_given_replace_the_specs_one_by_one(ranking: PipelineSpec) -> 
     wanted = {"nodes": 2, "memory": parse_size("2GiB"), "spot": True}
     assert spec.train.placement == ranking.train.placement.model_copy(update=wanted)
     assert set(parameters.overrides) == {"train.placement.nodes", "train.placement.memory", "train.placement.spot"}
-    # The number of processes is part of the training's address, their memory is not.
+    # The number of processes is part of the training's work id, their memory is not.
     assert spec_part(spec, "train") == spec_part(ranking, "train")
     assert spec.train.placement.world_size == 2 * ranking.train.placement.world_size
     with_gpus = ranking.model_copy(

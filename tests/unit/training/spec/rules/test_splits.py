@@ -6,7 +6,7 @@ import pytest
 
 from training.errors import Problem
 from training.spec import PipelineSpec
-from training.spec.fingerprints import spec_part
+from training.spec.covered_keys import spec_part
 
 Refuse = Callable[..., tuple[Problem, ...]]
 Accept = Callable[..., PipelineSpec]

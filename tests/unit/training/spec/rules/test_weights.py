@@ -6,7 +6,7 @@ import pytest
 
 from training.errors import Problem
 from training.spec import PipelineSpec
-from training.spec.fingerprints import spec_part
+from training.spec.covered_keys import spec_part
 
 Refuse = Callable[..., tuple[Problem, ...]]
 Accept = Callable[..., PipelineSpec]
@@ -49,7 +49,7 @@ def test_family_that_counts_no_weights_refuses_them(refuse: Refuse) -> None:
     assert [(problem.field, problem.code) for problem in problems] == [("train.class_weight", "field.conflict")]
 
 
-def test_weights_are_in_the_fingerprints_of_what_they_change(accept: Accept) -> None:
+def test_weights_are_in_the_work_ids_of_what_they_change(accept: Accept) -> None:
     plain, weighed, balanced = accept(F), accept(F, weight("distance")), accept(F, class_weight("balanced"))
     assert spec_part(weighed, "prepare") != spec_part(plain, "prepare")
     assert spec_part(balanced, "train") != spec_part(plain, "train")

@@ -119,7 +119,7 @@ def wind_up(api: KubernetesApi, work: Night, plural: str) -> None:
 
 def fresh(work: Night, number: int, monkeypatch: pytest.MonkeyPatch) -> Night:
     """Make it a work of its own."""
-    monkeypatch.setattr("tests.unit.plugins.execution.kubernetes.conftest.FINGERPRINT", f"{number:08x}" * 8)
+    monkeypatch.setattr("tests.unit.plugins.execution.kubernetes.conftest.WORK_ID", f"{number:08x}" * 8)
     return work
 
 
@@ -134,7 +134,7 @@ def test_many_rounds_of_killed_workers_submit_nothing_twice(
         chance = random.Random(seed)  # noqa: S311 - the same kills in every run
         work = fresh(night(placement, infrastructure=50), seed, monkeypatch)
         result = survive(api, work, chance, fate, plural)
-        assert result.fingerprint == f"{seed:08x}" * 8
+        assert result.work_id == f"{seed:08x}" * 8
         assert api.objects == {}, f"seed {seed}"
     assert max(api.creates.values()) == 1, "one create for each launch, ever"
     assert api.alive_together == 1, "never two launches of one work at once"
@@ -153,7 +153,7 @@ def survive(api: KubernetesApi, work: Night, chance: random.Random, fate: Fate, 
         request = work.request()
         if chance.random() < 0.3:
             continue
-        if not any(entry.value.get("attempt_id") == request.attempt_id for entry in work.address.journal().history()):
+        if not any(entry.value.get("attempt_id") == request.attempt_id for entry in work.work_folder.chain().history()):
             work.begin(request)
         if lost < 3 and chance.random() < 0.5:
             lost += 1
@@ -178,13 +178,13 @@ class Processes:
 
     def run(self, plural: str, made: dict[str, Any]) -> None:
         """As the stage's runner does: what is done, or known to have ended, is not begun again."""
-        address = self._work.address
-        request = address.request(made["metadata"]["labels"]["nightshift.io/attempt"])
-        if address.result() is not None or address.ended(request.attempt_id) is not None:
+        work_folder = self._work.work_folder
+        request = work_folder.request(made["metadata"]["labels"]["nightshift.io/attempt"])
+        if work_folder.result() is not None or work_folder.ended(request.attempt_id) is not None:
             self.late += 1
             made["status"] = failed(75)
             return
-        Lease.acquire(address, owner=request.run.owner, attempt_id=request.attempt_id, takeover_epoch=request.takeover_epoch)
+        Lease.acquire(work_folder, owner=request.run.owner, attempt_id=request.attempt_id, takeover_epoch=request.takeover_epoch)
         self.begun.append(request.attempt_id)
         if len(self.begun) < 4 and self._chance.random() < 0.6:
             made["status"] = failed(137)
@@ -203,9 +203,9 @@ def test_several_mortal_workers_at_once_begin_each_launch_once_and_leave_nothing
         processes = Processes(api, work, chance)
         api.on_create = processes.run
         found = together([run_until_done(work, fate, random.Random(f"{seed}/{number}"), number) for number in range(3)])  # noqa: S311
-        assert found == [work.address.result()] * 3
+        assert found == [work.work_folder.result()] * 3
         assert len(set(processes.begun)) == len(processes.begun), f"seed {seed}: a launch was begun twice"
-        assert len(processes.begun) <= len(work.address.launches().history())
+        assert len(processes.begun) <= len(work.work_folder.launches().history())
         assert api.objects == {}, f"seed {seed}"
 
 

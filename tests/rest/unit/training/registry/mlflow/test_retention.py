@@ -159,12 +159,12 @@ def test_deletion_that_was_interrupted_is_finished_by_the_next(scene: Scene, ste
         mlflow.pyfunc.load_model(f"models:/{scene.name}/1")
 
 
-def request_of(store: Store, stage: str, fingerprint: str, **parameters: object) -> None:
+def request_of(store: Store, stage: str, work_id: str, **parameters: object) -> None:
     """Begin a piece of work, and leave it without a result."""
     request = StageRequest(
         pipeline="p",
         stage=stage,
-        fingerprint=fingerprint,
+        work_id=work_id,
         attempt_id="a",
         store_uri=store.root_uri,
         spec_uri=store.put_json({}),
@@ -173,7 +173,7 @@ def request_of(store: Store, stage: str, fingerprint: str, **parameters: object)
         parameters=parameters,
         run=RunIdentity(dag_id="p", run_id="r", task_id=stage),
     )
-    store.address("p", stage, fingerprint).write_request(request)
+    store.work_folder("p", stage, work_id).write_request(request)
 
 
 def other_version(scene: Scene) -> None:
@@ -193,10 +193,10 @@ def waiting_metrics(scene: Scene) -> None:
 
 
 def evaluation_under_way(scene: Scene) -> None:
-    address = scene.store.address("p", "train", "b" * 64)
-    RunJournal(scene.store.bucket, scene.store.bucket.key(address.uri)).settle(scene.runs[0])
+    work_folder = scene.store.work_folder("p", "train", "b" * 64)
+    RunJournal(scene.store.bucket, scene.store.bucket.key(work_folder.uri)).settle(scene.runs[0])
     # As a store that was moved has it: with the root of its earlier place.
-    request_of(scene.store, "evaluate", "c" * 64, training_uri=address.uri.replace(scene.store.root_uri, "s3://earlier/place"))
+    request_of(scene.store, "evaluate", "c" * 64, training_uri=work_folder.uri.replace(scene.store.root_uri, "s3://earlier/place"))
 
 
 def promotion_under_way(scene: Scene) -> None:

@@ -1,8 +1,8 @@
-"""Which part of a spec the work of a stage depends on: what its fingerprint covers.
+"""Which part of a spec the work of a stage depends on: what its work id covers.
 
 What cannot change a stage's result is left out, so that changing it causes no work: who owns the pipeline, when it runs, how
 often it is tried again, how often it is saved, on which nodes it trains. The number of processes can change weights; it is an input of
-the fingerprint (`world_size`), being settled where a run is placed. The number of threads can too: covered where `placement.cpus` sets it.
+the work id (`world_size`), being settled where a run is placed. The number of threads can too: covered where `placement.cpus` sets it.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def _evaluate(values: JsonObject) -> dict[str, JsonValue]:
 
 
 def _canary(values: JsonObject) -> dict[str, JsonValue]:
-    """With the rules of the verdict, which the page shows."""
+    """With the rules of the decision, which the page shows."""
     return {**_evaluate(values), "canary": json_object(values["promote"])["canary"]}
 
 

@@ -1,4 +1,4 @@
-"""Where a stage's work lives: `stages/<pipeline>/<stage>/<fingerprint>/`."""
+"""Where a stage's work lives: `stages/<pipeline>/<stage>/<work_id>/`."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from training.contracts import JsonValue, StageRequest, StageResult, canonical_j
 from training.errors import StoreError, shown
 from training.store import records
 from training.store.bucket import Bucket
+from training.store.chains import Chain
 from training.store.condemned import Condemned
-from training.store.refs import Ref
 
 logger = logging.getLogger(__name__)
 
 RESULT_HINT: Final = "delete this file: the stage's next run does the work again"
 REQUEST_HINT: Final = "clear the task: it writes a new request"
-NOTE_HINT: Final = "delete this file"
+RECORD_HINT: Final = "delete this file"
 _CONTENT: Final = re.compile(r"(?:^|/)((?:objects/sha256/[0-9a-f]{2}/[0-9a-f]{64})|(?:manifests/sha256/[0-9a-f]{2}/[0-9a-f]{64}\.json))$")
 
 
@@ -45,8 +45,8 @@ class StoreUri(str):
         return None if match is None else match[1]
 
     @property
-    def work_key(self) -> str:
-        """Of a stage's address: its key in any store, `stages/<pipeline>/<stage>/<fingerprint>`."""
+    def folder_key(self) -> str:
+        """Of a work folder: its key in any store, `stages/<pipeline>/<stage>/<work_id>`."""
         return "/".join(self.rstrip("/").split("/")[-4:])
 
 
@@ -55,11 +55,11 @@ def new_attempt_id() -> str:
     return f"{time.time_ns() // 1_000_000:012x}{secrets.token_hex(6)}"
 
 
-class StageAddress:
+class WorkFolder:
     """The folder of one piece of work.
 
     _RESULT.json                       last, by conditional create: the work is done
-    journal/<n>.json                   lease, checkpoint and commit entries, fenced
+    journal/<n>.json                   the chain: lease, checkpoint and commit records, fenced
     attempts/<id>/_REQUEST.json        everything the attempt needs
     attempts/<id>/log.txt, heartbeat.json, _ERROR.json
     attempts/<id>/stragglers/<rank>.json   which rank was slow, and on which node
@@ -67,18 +67,18 @@ class StageAddress:
     attempts/<id>/_ENDED.json          how the cluster says it ended
     """
 
-    def __init__(self, bucket: Bucket, pipeline: str, stage: str, fingerprint: str) -> None:
+    def __init__(self, bucket: Bucket, pipeline: str, stage: str, work_id: str) -> None:
         self._bucket = bucket
-        self._prefix = f"stages/{pipeline}/{stage}/{fingerprint}"
+        self._prefix = f"stages/{pipeline}/{stage}/{work_id}"
         self.uri = bucket.uri(self._prefix)
         self._condemned = Condemned(bucket)
 
     def claim(self) -> bool:
-        """Keep the collector from dropping this address for a grace period; return whether it was about to."""
+        """Keep the collector from dropping this work folder for a grace period; return whether it was about to."""
         return self._condemned.claim(self._prefix)
 
-    def journal(self) -> Ref:
-        return Ref(self._bucket, f"{self._prefix}/journal", check=_check_entry, hint=self._chain_hint)
+    def chain(self) -> Chain:
+        return Chain(self._bucket, f"{self._prefix}/journal", check=_check_record, hint=self._chain_hint)
 
     @property
     def _chain_hint(self) -> str:
@@ -87,7 +87,7 @@ class StageAddress:
     def result(self) -> StageResult | None:
         """Return the committed result, or None while there is none whose artifact is in the store.
 
-        The caller may rely on the artifact: the collector does not delete the address within the grace period after this.
+        The caller may rely on the artifact: the collector does not delete the work folder within the grace period after this.
 
         Raises:
             StoreError: `record.damaged`, `record.newer`, or `result.mismatch` for the result of other work.
@@ -96,7 +96,7 @@ class StageAddress:
         if result is None:
             return None
         if self.claim():
-            # The collector was about to drop the address, and may have done so.
+            # The collector was about to drop the work folder, and may have done so.
             result = self.committed()
         if result is not None and not self._has_artifact(result):
             logger.warning("%s is done, but its artifact %s is missing: the work is done again", self.uri, result.artifact_uri)
@@ -121,7 +121,7 @@ class StageAddress:
             records.require(value, "result", artifact_uri=str, digest=str, attempt_id=str, attempts=int, committed_at=str, run=dict)
             records.require_readable_format(uri, value)
             result = StageResult.from_json(canonical_json(value))
-        found = f"stages/{result.pipeline}/{result.stage}/{result.fingerprint}"
+        found = f"stages/{result.pipeline}/{result.stage}/{result.work_id}"
         if found != self._prefix:
             raise StoreError("result.mismatch", f"{uri} is the result of other work: {shown(found)}", hint=RESULT_HINT)
         return result
@@ -163,18 +163,18 @@ class StageAddress:
         uri = self._bucket.uri(key)
         value = records.decode(key, self._bucket.get(key), uri=uri, hint=REQUEST_HINT)
         with records.readable(uri, hint=REQUEST_HINT):
-            texts = dict.fromkeys(("pipeline", "stage", "fingerprint", "attempt_id", "store_uri", "spec_uri", "as_of"), str)
+            texts = dict.fromkeys(("pipeline", "stage", "work_id", "attempt_id", "store_uri", "spec_uri", "as_of"), str)
             records.require(value, "request", **texts, inputs=dict, run=dict)
             records.require_readable_format(uri, value)
             request = StageRequest.from_json(canonical_json(value))
-        found = f"stages/{request.pipeline}/{request.stage}/{request.fingerprint}/attempts/{request.attempt_id}"
+        found = f"stages/{request.pipeline}/{request.stage}/{request.work_id}/attempts/{request.attempt_id}"
         if f"{found}/_REQUEST.json" != key:
             raise StoreError("request.mismatch", f"{uri} is the request of other work: {shown(found)}", hint=REQUEST_HINT)
         return request
 
     def write_error(self, attempt_id: str, error: Mapping[str, object]) -> bool:
         """Write how an attempt failed; the first writer's word stands (later ones are consequences)."""
-        return self._create_note(f"attempts/{attempt_id}/_ERROR.json", error)
+        return self._create_record(f"attempts/{attempt_id}/_ERROR.json", error)
 
     def forget_error(self, attempt_id: str) -> None:
         """Delete how an earlier start of an attempt ended: the one under way has an end of its own."""
@@ -186,11 +186,11 @@ class StageAddress:
         Raises:
             StoreError: `record.damaged` or `record.newer`.
         """
-        return self._note(f"attempts/{attempt_id}/_ERROR.json", exit_code=int)
+        return self._record(f"attempts/{attempt_id}/_ERROR.json", exit_code=int)
 
     def write_straggler(self, attempt_id: str, rank: int, straggler: Mapping[str, object]) -> bool:
         """Write which rank of an attempt is slow; what was first written of a rank stands."""
-        return self._create_note(f"attempts/{attempt_id}/stragglers/{rank}.json", straggler)
+        return self._create_record(f"attempts/{attempt_id}/stragglers/{rank}.json", straggler)
 
     def stragglers(self, attempt_id: str) -> list[dict[str, JsonValue]]:
         """Return the ranks of an attempt that were named as slow, one record each.
@@ -200,15 +200,15 @@ class StageAddress:
         """
         prefix = f"{self._prefix}/attempts/{attempt_id}/stragglers/"
         names = [entry.key.removeprefix(f"{self._prefix}/") for entry in self._bucket.list(prefix)]
-        return [note for name in sorted(names) if (note := self._note(name, rank=int, node=str)) is not None]
+        return [record for name in sorted(names) if (record := self._record(name, rank=int, node=str)) is not None]
 
-    def launches(self) -> Ref:
+    def launches(self) -> Chain:
         """Return the chain of launches: the requests to a cluster, in order."""
-        return Ref(self._bucket, f"{self._prefix}/launches", check=_check_launch, hint=self._chain_hint)
+        return Chain(self._bucket, f"{self._prefix}/launches", check=_check_launch, hint=self._chain_hint)
 
     def write_ended(self, attempt_id: str, record: Mapping[str, object]) -> bool:
         """Write how the cluster says an attempt ended; the first observer's word stands."""
-        return self._create_note(f"attempts/{attempt_id}/_ENDED.json", record)
+        return self._create_record(f"attempts/{attempt_id}/_ENDED.json", record)
 
     def ended(self, attempt_id: str) -> dict[str, JsonValue] | None:
         """Return how an attempt ended in the cluster, or None: as far as anyone noted, it has not.
@@ -216,7 +216,7 @@ class StageAddress:
         Raises:
             StoreError: `record.damaged` or `record.newer`.
         """
-        return self._note(f"attempts/{attempt_id}/_ENDED.json", phase=str)
+        return self._record(f"attempts/{attempt_id}/_ENDED.json", phase=str)
 
     def write_heartbeat(self, attempt_id: str, beat: Mapping[str, object]) -> None:
         self._bucket.put(f"{self._prefix}/attempts/{attempt_id}/heartbeat.json", canonical_json(beat))
@@ -232,31 +232,31 @@ class StageAddress:
         data = self._bucket.find(key)
         return None if data is None else records.decode(key, data, uri=self._bucket.uri(key), hint=hint)
 
-    def _create_note(self, name: str, note: Mapping[str, object]) -> bool:
+    def _create_record(self, name: str, record: Mapping[str, object]) -> bool:
         key = f"{self._prefix}/{name}"
-        return self._bucket.create(key, records.encode(key, dict(note)))
+        return self._bucket.create(key, records.encode(key, dict(record)))
 
-    def _note(self, name: str, **types: type) -> dict[str, JsonValue] | None:
-        value = self._find(name, NOTE_HINT)
+    def _record(self, name: str, **types: type) -> dict[str, JsonValue] | None:
+        value = self._find(name, RECORD_HINT)
         if value is None:
             return None
-        with records.readable(self._bucket.uri(f"{self._prefix}/{name}"), hint=NOTE_HINT):
+        with records.readable(self._bucket.uri(f"{self._prefix}/{name}"), hint=RECORD_HINT):
             return records.require(value, "note", **{field: wanted for field, wanted in types.items() if field in value})
 
 
 def read_request(bucket: Bucket, uri: str) -> StageRequest:
-    """Return the request at `uri`, which names its address and its attempt.
+    """Return the request at `uri`, which names its work folder and its attempt.
 
     Raises:
-        StoreError: as `StageAddress.request`; `request.mismatch` where `uri` is not the place of a request.
+        StoreError: as `WorkFolder.request`; `request.mismatch` where `uri` is not the place of a request.
     """
     parts = bucket.key(uri).split("/")
     if len(parts) != 7 or (parts[0], parts[4], parts[6]) != ("stages", "attempts", "_REQUEST.json"):
         raise StoreError("request.mismatch", f"{shown(uri)} is not the place of a request")
-    return StageAddress(bucket, *parts[1:4]).request(parts[5])
+    return WorkFolder(bucket, *parts[1:4]).request(parts[5])
 
 
-def _check_entry(value: Any) -> None:
+def _check_record(value: Any) -> None:
     records.require(value, "journal entry", kind=str, epoch=int)
     if value["kind"] == "lease":
         records.require(value, "lease entry", owner=str, attempt_id=str)
