@@ -195,7 +195,9 @@ def _check_startable(request: StageRequest, work_folder: WorkFolder) -> LoadedCo
     return code
 
 
-def _commit(work_folder: WorkFolder, request: StageRequest, lease: Lease, output: StageOutput, timings: dict[str, float], usage: Usage) -> None:
+def _commit(
+    work_folder: WorkFolder, request: StageRequest, lease: Lease, output: StageOutput, timings: dict[str, float], usage: Usage
+) -> None:
     lease.commit("commit", {"artifact_uri": output.artifact_uri, "digest": output.digest})
     result = StageResult(
         pipeline=request.pipeline,

@@ -139,7 +139,9 @@ def _judge(ended: Ended, error: JsonObject | None) -> AttemptEnd:
         return AttemptEnd(action=Action.RELAUNCH, reason="ended with success and left no result", code="result.missing")
     if ended.exit_code == ExitCode.UNEXPECTED:
         # What a rank cannot report (kill -9) reaches us as torchrun's 1 without an error file.
-        return AttemptEnd(action=Action.RELAUNCH, reason="a process of the stage was lost (exit code 1, no error file)", code="process.lost")
+        return AttemptEnd(
+            action=Action.RELAUNCH, reason="a process of the stage was lost (exit code 1, no error file)", code="process.lost"
+        )
     return _of_code(ended.exit_code, f"exit code {ended.exit_code}", "process.exit")
 
 

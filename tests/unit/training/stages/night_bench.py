@@ -63,7 +63,9 @@ class Night:
         scratch = self.folder / "scratch"
         scratch.mkdir()
         try:
-            outcome: StageOutput = stage.work(StageContext(store=self.store, request=request, spec=self.spec, folder=scratch, stop=StopFlag()))
+            outcome: StageOutput = stage.work(
+                StageContext(store=self.store, request=request, spec=self.spec, folder=scratch, stop=StopFlag())
+            )
         finally:
             shutil.rmtree(scratch)
         return outcome
