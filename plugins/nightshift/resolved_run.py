@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from training.store.chains import Chain
-
 from nightshift.run_refs import settled_ref
 from nightshift.settings import Settings
 from training.contracts import ContractError, JsonObject
 from training.spec import PipelineSpec
 from training.store import Store
+from training.store.chains import Chain
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context

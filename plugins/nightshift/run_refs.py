@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from training.store.chains import Chain
-
 from training.errors import Problem, SpecError, shown
 from training.store import Store
+from training.store.chains import Chain
 
 RUN_ID_RULE: Final = r"(\.{0,2}[A-Za-z0-9_~:+-]|\.{3})[A-Za-z0-9_.~:+-]{0,249}"
 """Airflow's own rule, without what cannot name a folder in the store: `.` and `..`. Airflow takes a line break at the end, too."""

@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from training.store.chains import Chain
 
 from training.contracts import RunIdentity, StageResult
 from training.errors import LeaseHeldError, LeaseLostError, UnavailableError
 from training.process.running_time import AwakeClock
 from training.store import Store, WorkFolder
+from training.store.chains import Chain
 from training.store.leases import HolderWatch, Lease, holder_of
 
 

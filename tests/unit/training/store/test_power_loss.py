@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from training.store.chains import Chain
 
 from tests.training_bench import Bench
 from tests.unit.training.store.power_loss import Disk, Recorder, recording
 from training.contracts import ExitCode
 from training.errors import DataError
 from training.store import Store, WorkFolder
+from training.store.chains import Chain
 from training.store.durable_writes import TOP_FOLDERS
 from training.store.launches import Launches
 from training.store.leases import HolderWatch, holder_of

@@ -1,6 +1,6 @@
 """Refs: the only things that move, and only by compare-and-set.
 
-A ref is a chain of numbered, immutable revisions: revision n + 1 is made by conditional create, so of two writers
+A ref is a chain of numbered, immutable records: record n + 1 is made by conditional create, so of two writers
 that both saw n exactly one wins and the other gets an error. Local folders have no conditional overwrite, every storage
 has conditional create, so one mechanism serves all of them; and a ref's history stays readable.
 """
@@ -16,9 +16,9 @@ from training.errors import StoreError
 from training.store import records
 from training.store.bucket import Bucket
 
-REVISION_DIGITS: Final = 10
-_REVISION: Final = re.compile(rf"(\d{{{REVISION_DIGITS}}})\.json")
-HINT: Final = "restore it from a backup, or delete it: the revision before it is then the current one"
+NUMBER_DIGITS: Final = 10
+_NUMBERED: Final = re.compile(rf"(\d{{{NUMBER_DIGITS}}})\.json")
+HINT: Final = "restore it from a backup, or delete it: the record before it is then the current one"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +30,14 @@ class ChainRecord:
 
 
 class Chain:
-    """A named, moving value. Nothing there is revision 0."""
+    """A named, moving value. Nothing there is record 0."""
 
     def __init__(self, bucket: Bucket, prefix: str, *, check: Callable[[Any], object] | None = None, hint: str = HINT) -> None:
         """Open a ref.
 
         Args:
             check: raises ValueError, KeyError or TypeError for a value that has not the fields of this ref's.
-            hint: what to do about a damaged revision.
+            hint: what to do about a damaged record.
         """
         self._bucket = bucket
         self._prefix = prefix
@@ -45,20 +45,20 @@ class Chain:
         self._hint = hint
 
     def head_number(self) -> int:
-        """Return the newest revision's number, 0 where there is none.
+        """Return the newest record's number, 0 where there is none.
 
         Raises:
-            StoreError: `record.foreign`, something else is among the revisions.
+            StoreError: `record.foreign`, something else is among the records.
         """
         return max(self._numbers(), default=0)
 
     def read(self) -> ChainRecord | None:
-        """Return the newest revision, or None."""
+        """Return the newest record, or None."""
         number = self.head_number()
         return None if number == 0 else self.at(number)
 
     def at(self, number: int) -> ChainRecord:
-        """Return one revision.
+        """Return one record.
 
         Raises:
             StoreError: `object.missing`, `record.damaged` or `record.newer`.
@@ -72,11 +72,11 @@ class Chain:
         return ChainRecord(number, value)
 
     def history(self, *, after: int = 0) -> list[ChainRecord]:
-        """Return all revisions, or those after the revision `after`, oldest first."""
+        """Return all records, or those after the record `after`, oldest first."""
         return [self.at(number) for number in self._numbers(after)]
 
     def move(self, value: Any, *, expected: int) -> bool:
-        """Make revision `expected + 1` with this JSON value; say whether it was us (False: someone moved it first).
+        """Make record `expected + 1` with this JSON value; say whether it was us (False: someone moved it first).
 
         Two writers of equal values may both get True: a value that must have one writer contains the writer.
         """
@@ -84,7 +84,7 @@ class Chain:
         return self._bucket.create_own(key, records.encode(key, value))
 
     def delete(self, *, before: int | None = None) -> None:
-        """Delete the ref, or its revisions before a number. The oldest goes first, so that no earlier value becomes current."""
+        """Delete the ref, or its records before a number. The oldest goes first, so that no earlier value becomes current."""
         for number in self._numbers():
             if before is None or number < before:
                 self._bucket.delete(self._key(number), prune=True)
@@ -92,12 +92,12 @@ class Chain:
     def _numbers(self, after: int = 0) -> list[int]:
         numbers = []
         for entry in self._bucket.list(self._prefix, after=self._key(after) if after else None):
-            found = _REVISION.fullmatch(entry.key.removeprefix(f"{self._prefix}/"))
+            found = _NUMBERED.fullmatch(entry.key.removeprefix(f"{self._prefix}/"))
             if found is None:
-                message = f"{self._bucket.uri(entry.key)} is not a revision of {self._bucket.uri(self._prefix)}"
+                message = f"{self._bucket.uri(entry.key)} is not a record of {self._bucket.uri(self._prefix)}"
                 raise StoreError("record.foreign", message, hint="move it out of the store")
             numbers.append(int(found[1]))
         return sorted(numbers)
 
     def _key(self, number: int) -> str:
-        return f"{self._prefix}/{number:0{REVISION_DIGITS}d}.json"
+        return f"{self._prefix}/{number:0{NUMBER_DIGITS}d}.json"
