@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from training.engine.checkpoint.format import CheckpointIdentity, Position
 from training.engine.checkpoint.reader import CheckpointReader, Filled, Restored
-from training.engine.checkpoint.writer import CheckpointWriter, Interval, Saves
+from training.engine.checkpoint.writer import CheckpointWriter, Commits, Interval, Saves
 from training.errors import UnavailableError
+from training.installation import node_name
 from training.runtime.context import StageContext
 from training.store.checkpoint_entries import WITHDRAWN
 
@@ -66,9 +67,10 @@ class Writer(Protocol):
 
 
 class MakeWriter(Protocol):
-    """Makes the writer of one training; the arguments are those of `Checkpoints`."""
+    """Makes the writer of one training, which has no saves yet."""
 
-    def __call__(self, context: StageContext, *, interval: Interval, identity: CheckpointIdentity, by_name: bool, keep: int) -> Writer: ...
+    def __call__(self, commits: Commits, saves: Saves, *, by_name: bool) -> Writer:
+        """Return it; `by_name` is that of `Checkpoints`."""
 
 
 class Checkpoints:
@@ -94,7 +96,9 @@ class Checkpoints:
             make_writer: without it, one process saves the whole state (format 1).
         """
         self._context = context
-        self._writer = make_writer(context, interval=interval, identity=identity, by_name=by_name, keep=keep)
+        commits = Commits(context, identity=identity, keep=keep)
+        saves = Saves(interval, place=f"rank {context.rank} (node {node_name()})")
+        self._writer = make_writer(commits, saves, by_name=by_name)
         self._keep = keep
         self._reader = CheckpointReader(context, identity=identity)
 

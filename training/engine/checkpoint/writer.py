@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from training.engine.checkpoint.format import BLOCK_BYTES, CheckpointIdentity, Index, Position, TensorEntry, padded
 from training.errors import LeaseLostError, NightshiftError, UnavailableError
-from training.installation import node_name
 from training.process import liveness
 from training.runtime.context import StageContext
 from training.store import Manifest, set_run_ref
@@ -79,6 +78,8 @@ class Commits:
     def __init__(self, context: StageContext, *, identity: CheckpointIdentity, keep: int) -> None:
         self._context = context
         self._store = context.store
+        self.objects = context.store.objects
+        """Where the blocks of a checkpoint are stored, before its commit."""
         self._identity = identity
         self._keep = keep
         self._is_run_cleared = False
@@ -245,11 +246,6 @@ class Saves:
             self.committed_step = save.step
 
 
-def place_of(rank: int) -> str:
-    """Return this process's rank and node, for messages."""
-    return f"rank {rank} (node {node_name()})"
-
-
 def is_full(err: BaseException) -> bool:
     """Return whether an error, or one that it was raised from, says that a disk or a quota has no space left."""
     found: BaseException | None = err
@@ -263,11 +259,8 @@ def is_full(err: BaseException) -> bool:
 class CheckpointWriter:
     """Saves one training's state in its work folder from one process, one save at a time, in format 1."""
 
-    def __init__(self, context: StageContext, *, interval: Interval, identity: CheckpointIdentity, by_name: bool, keep: int) -> None:
-        self._by_name = by_name
-        self._store = context.store
-        self._commits = Commits(context, identity=identity, keep=keep)
-        self._saves = Saves(interval, place=place_of(context.rank))
+    def __init__(self, commits: Commits, saves: Saves, *, by_name: bool) -> None:
+        self._commits, self._saves, self._by_name = commits, saves, by_name
         self._given_up = threading.Event()
         self._buffer: TensorBuffer | None = None
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
@@ -364,7 +357,7 @@ class CheckpointWriter:
         for number, start in enumerate(range(0, len(view), BLOCK_BYTES)):
             self._go_on()
             block = view[start : start + BLOCK_BYTES]
-            digest, is_new = self._store.objects.put_block(block)
+            digest, is_new = self._commits.objects.put_block(block)
             written.add(len(block), is_new=is_new)
             files[f"block-{number:05d}"] = FileEntry(digest=digest, size_bytes=len(block))
         self._go_on()

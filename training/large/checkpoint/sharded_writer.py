@@ -21,9 +21,9 @@ from typing import Final, cast
 
 from training.contracts import JsonObject, JsonValue, sha256_hex
 from training.engine.checkpoint.chunks import FORMAT, Piece, block_name, blocks_for, read_index
-from training.engine.checkpoint.format import CheckpointIdentity, Position
+from training.engine.checkpoint.format import Position
 from training.engine.checkpoint.tensors import State
-from training.engine.checkpoint.writer import Commits, Interval, Saves, Written, place_of
+from training.engine.checkpoint.writer import Commits, Saves, Written
 from training.errors import LeaseLostError, NightshiftError, UnavailableError
 from training.installation import node_name
 from training.large.checkpoint.background import DaemonThread
@@ -31,7 +31,6 @@ from training.large.checkpoint.plan import GlobalPlan, ShardListing, plan_for
 from training.large.checkpoint.savers import Exchange, Savers
 from training.large.checkpoint.shard_buffer import BufferLayout, Copied, Layouts, ShardBuffer
 from training.process import liveness
-from training.runtime.context import StageContext
 from training.store import Manifest
 from training.store.manifests import FileEntry
 
@@ -47,19 +46,13 @@ CLOSE_SECONDS: Final = 5.0
 class ShardedWriter:
     """Saves one training's state in its work folder from every process of its gang. All call `save` at the same steps."""
 
-    def __init__(
-        self, context: StageContext, *, savers: Savers, interval: Interval, identity: CheckpointIdentity, by_name: bool, keep: int
-    ) -> None:
+    def __init__(self, commits: Commits, saves: Saves, *, savers: Savers, by_name: bool) -> None:
         """Open the writer.
 
         Args:
             savers: the processes that save together, each its part (format 2).
         """
-        self._by_name = by_name
-        self._objects = context.store.objects
-        self._savers = savers
-        self._commits = Commits(context, identity=identity, keep=keep)
-        self._saves = Saves(interval, place=place_of(context.rank))
+        self._commits, self._saves, self._savers, self._by_name = commits, saves, savers, by_name
         self._given_up = threading.Event()
         self._close_seconds = CLOSE_SECONDS
         self._exchange = Exchange(savers, self._given_up)
@@ -226,7 +219,7 @@ class ShardedWriter:
         for pieces in blocks_for([len(chunk) for chunk in data]):
             self._exchange.moved()
             block = _joined(data, pieces)
-            digest, is_new = self._objects.put_block(block)
+            digest, is_new = self._commits.objects.put_block(block)
             written.add(len(block), is_new=is_new)
             blocks.append(FileEntry(digest=digest, size_bytes=len(block)))
         return blocks, written

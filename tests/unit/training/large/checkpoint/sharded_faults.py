@@ -122,7 +122,7 @@ def hangs_in_its_blocks(bench: Bench) -> None:
     bench.checkpoints.wait()
     writer = bench.writer
     if bench.gang.rank == 1:
-        writer._objects.put_block = lambda data: threading.Event().wait()  # type: ignore[method-assign, assignment]
+        writer._commits.objects.put_block = lambda data: threading.Event().wait()  # type: ignore[method-assign, assignment]
     else:
         writer._exchange._savers = replace(writer._savers, silence_seconds=0.5)
     sharded_writer.CLOSE_SECONDS = sharded_writer.HEARD_SECONDS = 0.2  # type: ignore[misc]
@@ -135,7 +135,7 @@ def hangs_in_its_blocks(bench: Bench) -> None:
 
 
 def disk_is_full_on_one_rank(bench: Bench) -> None:
-    put, objects, failing = bench.writer._objects.put_block, bench.writer._objects, [False]
+    put, objects, failing = bench.writer._commits.objects.put_block, bench.writer._commits.objects, [False]
 
     def maybe_fail(data: memoryview) -> tuple[str, bool]:
         if failing[0]:
@@ -169,13 +169,13 @@ def lease_is_lost(bench: Bench) -> None:
 
 
 def saves_follow_each_other(bench: Bench) -> None:
-    opened_gate, put = threading.Event(), bench.writer._objects.put_block
+    opened_gate, put = threading.Event(), bench.writer._commits.objects.put_block
 
     def held(data: memoryview) -> tuple[str, bool]:
         opened_gate.wait()
         return put(data)
 
-    bench.writer._objects.put_block = held  # type: ignore[method-assign]
+    bench.writer._commits.objects.put_block = held  # type: ignore[method-assign]
     bench.save(1)
     bench.save(2)
     waits, settle = threading.Event(), bench.writer._saves._settle
