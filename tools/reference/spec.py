@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import itertools
 import json
@@ -17,7 +18,6 @@ from pydantic import TypeAdapter
 from pydantic.fields import FieldInfo
 
 from nightshift.execution.kubernetes.config import VARIABLE, Cluster
-from tools.reference.examples import EXAMPLES, UNITS
 from tools.reference.markdown import code, notice, table
 from training.retention.settings import Retention
 from training.spec.descriptors.families import trained_families
@@ -64,6 +64,20 @@ class JsonSchema(TypedDict, total=False):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Words:
+    """The parts of the docstring below a key."""
+
+    meaning: str = ""
+    unit: str = ""
+    """Of a number; empty: a share, if it goes from 0 to 1."""
+    example: str = ""
+    """A value as it is written in YAML; empty: one of a shipped file or of a page of docs/."""
+
+
+_WORDS: Final = re.compile(r"(?P<meaning>.*?)(?: Unit: (?P<unit>[^.`]+)\.)?(?: Example: `(?P<example>[^`]+)`\.)?")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Key:
     """One key of a section."""
 
@@ -77,13 +91,19 @@ class Key:
 
     @property
     def place(self) -> str:
-        """`Train.epochs`, by which EXAMPLES names it."""
+        """`Train.epochs`, by which errors name it."""
         return f"{self.section.__name__}.{self.name}"
 
     @property
     def default(self) -> Any:
         """None where it has none."""
         return None if self.field.is_required() else self.field.get_default(call_default_factory=True)
+
+    @property
+    def words(self) -> Words:
+        """What the docstring below it says; of a key without one, nothing."""
+        match = _WORDS.fullmatch(_docstrings(self.section).get(self.attribute, ""))
+        return Words(**match.groupdict(default="")) if match else Words()
 
     def schema(self) -> JsonSchema:
         found: JsonSchema = self.section.model_json_schema(by_alias=True)["properties"][self.name]
@@ -172,7 +192,7 @@ def _section_text(title: str, section: type[Section], path: str, documents: Sequ
 
 def _row(key: Key, path: str, documents: Sequence[Document]) -> tuple[str, ...]:
     nested = list(_sections_in(key.field.annotation))
-    meaning = _meanings(key.section).get(key.attribute) or (_docstring(nested[0][0]) if nested else "")
+    meaning = key.words.meaning or (_docstring(nested[0][0]) if nested else "")
     if not meaning:
         raise ValueError(f"{key.place} has no meaning: add a docstring below it")
     if nested:
@@ -241,7 +261,7 @@ def _unit_of(key: Key, schema: JsonSchema, type_text: str) -> str:
     """Return the unit of a value; empty where it has none, as texts.
 
     Raises:
-        ValueError: a number without an entry in UNITS.
+        ValueError: a number without a unit.
     """
     if type_text.startswith("duration") or " or duration" in type_text:
         return DURATION_UNIT
@@ -249,12 +269,11 @@ def _unit_of(key: Key, schema: JsonSchema, type_text: str) -> str:
         return SIZE_UNIT
     if not _NUMERIC.match(type_text):
         return ""
-    unit = UNITS.get(key.place, UNITS.get(key.name))
-    if unit is None and re.fullmatch(r"number, >=? 0 and <=? 1", type_text):
+    if key.words.unit:
+        return key.words.unit
+    if re.fullmatch(r"number, >=? 0 and <=? 1", type_text):
         return SHARE
-    if unit is None:
-        raise ValueError(f"{key.place} is a number: add its unit to tools/reference/examples.py")
-    return unit
+    raise ValueError(f"{key.place} is a number: add its unit to the docstring below it, `Unit: rows.`")
 
 
 def _default_of(key: Key, *, nested: bool) -> str:
@@ -270,22 +289,20 @@ def _default_of(key: Key, *, nested: bool) -> str:
 
 
 def example_of(key: Key, path: str, documents: Sequence[Document]) -> str:
-    """Return `key: value`: of EXAMPLES by `Section.key`, of a document, of EXAMPLES by key, another choice than the default, or that.
+    """Return `key: value`: of the docstring below it, of a document, another choice than the default, or that.
 
     Raises:
         ValueError: there is none.
     """
-    if key.place in EXAMPLES:
-        return f"{key.name}: {EXAMPLES[key.place]}"
+    if key.words.example:
+        return f"{key.name}: {key.words.example}"
     for holder in (holder for document in documents for holder in _at(document, path.split(".") if path else [])):
         if key.name in holder and len(text := _yaml(holder[key.name])) <= MAX_EXAMPLE_CHARS:
             return f"{key.name}: {text}"
-    if key.name in EXAMPLES:
-        return f"{key.name}: {EXAMPLES[key.name]}"
     choices = [value for value in _choices(key.schema()) if value != key.default]
     value = choices[0] if choices else key.default
     if value in (None, (), {}, ""):
-        raise ValueError(f"{key.place} has no example: add one to tools/reference/examples.py")
+        raise ValueError(f"{key.place} has no example: add one to the docstring below it, `Example: `5`.`")
     return f"{key.name}: {_yaml(value)}"
 
 
@@ -334,7 +351,8 @@ def _docstring(section: type[Section]) -> str:
     return "" if section.__doc__ is None or section.__doc__ == Section.__doc__ else " ".join(section.__doc__.split())
 
 
-def _meanings(section: type[Section]) -> dict[str, str]:
+@functools.cache
+def _docstrings(section: type[Section]) -> dict[str, str]:
     """Return attribute to the docstring below it, inherited ones included."""
     found: dict[str, str] = {}
     for kind in reversed([kind for kind in section.__mro__ if issubclass(kind, Section) and kind is not Section]):

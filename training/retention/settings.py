@@ -46,7 +46,7 @@ class Retention(Section):
     runs: Annotated[PositiveDuration, AfterValidator(_kept)] = Field(default="30d", validate_default=True)
     """Runs and their work after the last change: snapshots, datasets, models, evaluations, reports, studies."""
     champions: Annotated[int, Field(ge=0, le=1000)] = 5
-    """Former champions of each model that stay, with what they were made of, however old they are."""
+    """Former champions of each model that stay, with what they were made of, however old they are. Unit: versions."""
     attempts: PositiveDuration = Field(default="14d", validate_default=True)
     """Failed attempts of finished work: requests, logs, errors."""
     airflow: Annotated[PositiveDuration, AfterValidator(_kept)] = Field(default="30d", validate_default=True)

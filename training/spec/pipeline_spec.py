@@ -40,9 +40,9 @@ class Retries(Section):
     """How often a stage is tried again, by what ended it."""
 
     failures: Annotated[int, Field(ge=0, le=100)] = 2
-    """How often a failure of the pipeline's own making is tried again."""
+    """How often a failure of the pipeline's own making is tried again. Unit: retries."""
     infrastructure: Annotated[int, Field(ge=0, le=100)] = 8
-    """How often a killed or lost stage is started again."""
+    """How often a killed or lost stage is started again. Unit: relaunches."""
     backoff: PositiveDuration = Field(default="10s", validate_default=True)
     """Pause before the first retry; each later one is twice as long, at most an hour."""
 
@@ -56,7 +56,7 @@ class Slack(Section):
     connection: Line = "slack_default"
     """Airflow connection with the token."""
     channel: Line
-    """Name or id of the channel."""
+    """Name or id of the channel. Example: `"#models"`."""
 
 
 class Email(Section):
@@ -65,7 +65,7 @@ class Email(Section):
     connection: Line = "smtp_default"
     """Airflow connection of the mail server."""
     to: Annotated[tuple[Line, ...], Field(strict=False, min_length=1, max_length=50)]
-    """Addresses of the receivers."""
+    """Addresses of the receivers. Example: `[ops@example.com]`."""
 
 
 class Alerts(Section):
@@ -91,9 +91,9 @@ class Costs(Section):
     """What a training costs; `nightshift show` derives from it what retraining costs in a year."""
 
     run: Annotated[float, Field(ge=0, le=1e9)] | None = None
-    """Of one run; absent: its hours times `hour`."""
+    """Of one run; absent: its hours times `hour`. Unit: currency. Example: `12`."""
     hour: Annotated[float, Field(ge=0, le=1e6)] | None = None
-    """Of one hour of one process's placement."""
+    """Of one hour of one process's placement. Unit: currency per hour of a process. Example: `2.5`."""
     currency: Annotated[str, Field(pattern="^[A-Z]{3}$")] = "USD"
     """Code of three letters, shown with the amounts."""
 
@@ -114,7 +114,7 @@ class PipelineSpec(Section):
     timezone: TimeZone = "UTC"
     """Of the schedule, the deadline and the days of partitions."""
     start: Day | None = None
-    """First day of the schedule."""
+    """First day of the schedule. Example: `2026-01-31`."""
     deadline: TimeOfDay | None = None
     """An alert goes out when a run is not done by then."""
     retries: Retries = Field(default_factory=Retries)

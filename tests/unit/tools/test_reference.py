@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated
 
 import pytest
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from nightshift.console import COMMANDS
 from nightshift.execution.kubernetes.config import Cluster
 from tools.reference import commands, environment, errors, spec
 from tools.reference.__main__ import FOLDER, main
-from tools.reference.examples import EXAMPLES, UNITS
 from training.retention.settings import Retention
 from training.spec.descriptors.families import FAMILIES
 from training.spec.pipeline_spec import PipelineSpec
@@ -81,9 +80,27 @@ def test_key_without_words_is_refused() -> None:
         spec._row(spec.keys_of(Bare)[0], "", [])
 
 
-@pytest.mark.parametrize("table", [UNITS, EXAMPLES], ids=["units", "examples"])
-def test_units_and_examples_are_of_keys_that_exist(table: Mapping[str, str]) -> None:
-    assert table.keys() <= {name for key in KEYS for name in (key.place, key.name)}
+def test_unit_and_example_of_a_key_are_the_last_sentences_of_its_docstring() -> None:
+    class Described(Section):
+        """A section with a key in all its parts."""
+
+        size: Annotated[int, Field(ge=1)] | None = None
+        """Of a batch, on
+        each device. Unit: rows. Example: `512`."""
+
+    (row,) = [spec._row(key, "", []) for key in spec.keys_of(Described)]
+    assert row == ("`size`", "integer, >= 1", "*none*", "rows", "Of a batch, on each device.", "`size: 512`")
+
+
+def test_number_without_a_unit_is_refused() -> None:
+    class Bare(Section):
+        """A section with a number that no unit describes."""
+
+        size: int = 1
+        """Of a batch."""
+
+    with pytest.raises(ValueError, match=r"Bare\.size is a number: add its unit to the docstring"):
+        spec._row(spec.keys_of(Bare)[0], "", [])
 
 
 def test_variables_of_libraries_have_the_files_that_use_them() -> None:

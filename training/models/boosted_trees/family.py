@@ -18,26 +18,26 @@ class BoostedTreesSettings(Section):
     """Of `boosted_trees`: XGBoost's parameters by their own names, `colsample` for colsample_bytree."""
 
     max_depth: Annotated[int, Field(ge=1, le=20)] = 6
-    """Of a tree."""
+    """Of a tree. Unit: levels."""
     min_child_weight: Annotated[float, Field(ge=0, le=1e6)] = 1.0
-    """Least sum of hessians of a leaf."""
+    """Least sum of hessians of a leaf. Unit: sum of hessians."""
     subsample: _Share = 1.0
     """Of the rows, drawn for each tree."""
     colsample: _Share = 1.0
     """Of the features, drawn for each tree."""
     reg_lambda: _Penalty = 1.0
-    """L2 penalty on the values of leaves."""
+    """L2 penalty on the values of leaves. Unit: no unit."""
     reg_alpha: _Penalty = 0.0
-    """L1 penalty on the values of leaves."""
+    """L1 penalty on the values of leaves. Unit: no unit. Example: `0.1`."""
     gamma: _Penalty = 0.0
-    """Least reduction of the loss by a split."""
+    """Least reduction of the loss by a split. Unit: loss."""
     max_bin: Annotated[int, Field(ge=2, le=65536)] = 256
-    """Bins of a feature's histogram."""
+    """Bins of a feature's histogram. Unit: bins."""
     objective: Literal["quantile", "poisson", "log"] | None = None
     """Of the task regression. `quantile`: predicts the quantile `quantile_alpha`. `poisson`: predicts the mean of counts, with a
     logarithmic link; labels must be >= 0. `log`: the squared error of log(1 + label), for labels >= 0. Absent: the squared error."""
     quantile_alpha: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """Of `quantile`: the share of labels that should be below the prediction."""
+    """Of `quantile`: the share of labels that should be below the prediction. Example: `0.9`."""
 
 
 DESCRIPTOR: Final = FamilyDescriptor(

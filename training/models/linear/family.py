@@ -15,9 +15,9 @@ class LinearSettings(Section):
     """Of `linear`: a generalised linear model of the standardised numbers and one weight per id."""
 
     penalty: Annotated[float, Field(ge=0, le=1e9)] = 1.0
-    """Ridge: times half the sum of the squared weights, added to the sum of the rows' losses. The intercept has none."""
+    """Ridge: times half the sum of the squared weights, added to the sum of the rows' losses. The intercept has none. Unit: loss."""
     tolerance: Annotated[float, Field(gt=0, lt=1)] = 1e-6
-    """Training ends where no component of the mean loss's gradient is larger."""
+    """Training ends where no component of the mean loss's gradient is larger. Unit: of the gradient."""
     objective: Literal["poisson", "log"] | None = None
     """Of the task regression. `poisson`: predicts the mean of counts, with a logarithmic link. `log`: the squared error of log(1 + label).
     Both are for labels >= 0. Absent: the squared error."""

@@ -14,9 +14,9 @@ class RankerSettings(Section):
     """Of `ranker`: embeddings of the ids and the numbers, then a multi-layer perceptron."""
 
     embedding_dim: Annotated[int, Field(ge=1, le=1024)] = 16
-    """Length of the vector of each id."""
+    """Length of the vector of each id. Unit: dimensions."""
     hidden: Annotated[tuple[Annotated[int, Field(ge=1, le=8192)], ...], Field(strict=False, max_length=16)] = (64, 32)
-    """Width of each hidden layer."""
+    """Width of each hidden layer. Unit: units per layer."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Of the units of hidden layers that a training step leaves out."""
     loss: Literal["listwise", "pairwise"] = "listwise"

@@ -67,7 +67,7 @@ class Column(Section):
     """Whether values may be missing; without it, a missing value fails the validation."""
     source_name: SourceName | None = None
     """Its name in the file, or whatever the source is, such as `Home Goals`; absent: the key. `""` is the column without a
-    name that pandas writes."""
+    name that pandas writes. Example: `"Home Goals"`."""
     generated: Generated | None = None
     """The column is not in the file. `row_number`, of type int64: the number of the row in its file, from 0. `partition_start`, of type
     timestamp: the instant at which the partition of the row begins. For tables without a key or a time of their own."""
@@ -94,11 +94,11 @@ class Derived(Section):
     type: ColumnType
     """Of the result."""
     sql: Sql
-    """One SQL expression over the columns of a row, in DuckDB's dialect."""
+    """One SQL expression over the columns of a row, in DuckDB's dialect. Example: `"basket_value / num_items"`."""
     known: Known | None = None
     """Absent: as late as the latest column that `sql` mentions."""
     because: Line | None = None
-    """Why it is known before although `sql` mentions a late column."""
+    """Why it is known before although `sql` mentions a late column. Example: `published weeks before the departure`."""
 
 
 class Where(Section):
@@ -107,7 +107,8 @@ class Where(Section):
     sql: Sql
     """One expression over the row's columns, also derived ones; rows for which it is false or null are left out."""
     because: Line | None = None
-    """Why rows may be selected by a column that is known only afterwards."""
+    """Why rows may be selected by a column that is known only afterwards.
+    Example: `cancelled orders are removed before they are scored, too`."""
 
 
 class Sample(Section):
@@ -116,7 +117,7 @@ class Sample(Section):
     share: Annotated[float, Field(gt=0, lt=1)]
     """Of the rows that `where` selects: 0.1 is about a tenth."""
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
-    """Another seed gives another sample."""
+    """Another seed gives another sample. Unit: no unit."""
 
 
 class Table(Section):
@@ -129,7 +130,7 @@ class Table(Section):
     uri: Annotated[Line | None, Field(validate_default=True)] = None
     """`${NAME_URI}/…`, or s3://, gs://, az://; a file, or the folder of the partitions. Required, unless the kind has no place."""
     settings: dict[str, Setting] = Field(default_factory=dict, validate_default=True)
-    """The kind's own; defaults are filled in. `csv`, `jsonl` and `parquet` have none."""
+    """The kind's own; defaults are filled in. `csv`, `jsonl` and `parquet` have none. Example: `{table: orders}`."""
 
     @field_validator("kind", mode="after")
     @classmethod
@@ -190,7 +191,7 @@ class PipelineSource(Table):
     window: PositiveDuration
     """Rows this long before `as_of` are used."""
     history: PositiveDuration | None = None
-    """Rows this long before the window are read too. `data.windows` look at them; they are in no split."""
+    """Rows this long before the window are read too. `data.windows` look at them; they are in no split. Example: `28d`."""
     wait: Duration = Field(default="0s", validate_default=True)
     """A late partition of any table is waited for this long, then the run fails."""
     key: Annotated[Columns, Field(min_length=1)]
@@ -237,7 +238,8 @@ class FeatureTable(Table):
     event_time: ColumnName | None = None
     """Column with the instant from which a row holds; absent: a dimension, one row for each key."""
     partition: Annotated[str, Field(max_length=200)] | None = None
-    """Folder of one hour, day or month below `uri`, as of the main table; needs `max_age`, which says how far back they are needed."""
+    """Folder of one hour, day or month below `uri`, as of the main table; needs `max_age`, which says how far back they are needed.
+    Example: `"dt={date}"`."""
     available_after: Duration = Field(default="0s", validate_default=True)
     """A row can be seen this long after its event time; of a partition, so long after its end."""
     max_age: PositiveDuration | None = None
@@ -264,7 +266,7 @@ class Label(Section):
     rule: Annotated[str, Field(pattern=r"^(<|<=|>|>=|=|==|!=|<>) ?-?[0-9]+(\.[0-9]+)?$")] | None = None
     """`> 15`: the label is whether the column is so; absent: its value."""
     positive: Annotated[str, Field(min_length=1, max_length=200)] | None = None
-    """The class of a binary label of type string whose probability a model gives; the other class is the negative one."""
+    """The class of a binary label of type string whose probability a model gives; the other class is the negative one. Example: `fraud`."""
     known_at: ColumnName | None = None
     """When it is known: rows whose label is not known at `as_of` are left out and counted (`validate.unknown_labels`)."""
 
@@ -275,19 +277,20 @@ class Split(Section):
     by: Literal["time", "random", "group", "stratified", "column"] = "time"
     """`time`: the newest rows are the test's. `random`: by a hash of the row's key. `group`: by a hash of `column` (or of `data.group`),
     whose values are never divided. `stratified`: at random such that each value of `column` (or each class) has its share in every
-    split. `column`: the values of `column` name the splits."""
+    split. `column`: the values of `column` name the splits. Example: `random`."""
     validation: ShareOrDuration | None = None
     """A duration for `time`, a share of the rows or groups (`0.1`) for `random`, `group` and `stratified`; not for `column`."""
     test: ShareOrDuration | None = None
     """As `validation`."""
     gap: PositiveDuration | None = None
-    """Of `time`: rows this long before validation, and this long before test, are in no split (an embargo)."""
+    """Of `time`: rows this long before validation, and this long before test, are in no split (an embargo). Example: `7d`."""
     column: ColumnName | None = None
-    """Of the main table, for `group`, `stratified` and `column`."""
+    """Of the main table, for `group`, `stratified` and `column`. Example: `customer_id`."""
     values: dict[Literal["train", "validation", "test"], Annotated[tuple[Scalar, ...], Field(strict=False, min_length=1)]] | None = None
-    """Of `column`: the values of each split's rows, `{test: [2025]}`; absent: train, validation, test."""
+    """Of `column`: the values of each split's rows, `{test: [2025]}`; absent: train, validation, test.
+    Example: `{train: [2023, 2024], validation: [2025], test: [2026]}`."""
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
-    """Of `random`, `group` and `stratified`: another seed makes another division."""
+    """Of `random`, `group` and `stratified`: another seed makes another division. Unit: no unit."""
     end: SplitEnd = "window"
     """Where the test split (every split, where `by` is not `time`) ends: at the window's end, where labels are complete
     (`labels_complete`), or this long before the window's end (`14d`). Rows after it are left out."""
@@ -306,7 +309,7 @@ class Data(Section):
     """Rows of one group are ranked against one another and never split."""
     weight: ColumnName | None = None
     """Column of the main table: how much each row counts in the training and validation loss. Never negative, null or NaN. Metrics and
-    gates count each row once."""
+    gates count each row once. Example: `sampling_weight`."""
     split: Split
 
     def tables(self) -> list[tuple[Path, Table]]:
@@ -366,29 +369,33 @@ class Feature(Section):
     fill: Literal["mean", "keep"] | None = None
     """What stands for a missing number: the training mean, or nothing (trees split on missing); absent: the transform's own way."""
     max_categories: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
-    """More different values than this are refused; absent: the transform's own limit."""
+    """More different values than this are refused; absent: the transform's own limit. Unit: values. Example: `5000`."""
     buckets: Annotated[int, Field(ge=2, le=10_000_000)] | None = None
-    """Of `hash` (absent: 65,536), `bucket` (absent: 10) and `text` (absent: 128; each is an input of the model, at most 1,024)."""
+    """Of `hash` (absent: 65,536), `bucket` (absent: 10) and `text` (absent: 128; each is an input of the model, at most 1,024).
+    Unit: buckets. Example: `1000`."""
     top: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
     """Of `category`: only so many of the most frequent values have an id of their own; all others, also those never seen, have one
-    together. Absent: each value has its own, up to `max_categories`."""
+    together. Absent: each value has its own, up to `max_categories`. Unit: values. Example: `1000`."""
     parts: Annotated[tuple[DatetimePart, ...], Field(strict=False)] = ()
-    """Of `datetime`: what the model sees of the instant, on the clock of the pipeline's `timezone`; each part is an input of its own."""
+    """Of `datetime`: what the model sees of the instant, on the clock of the pipeline's `timezone`; each part is an input of its own.
+    Example: `[hour, day_of_week]`."""
     form: Literal["number", "id", "cyclic"] | None = None
     """Of `datetime`: each part as a number (`number`, when absent), as an id (`id`), or as sine and cosine of its place in the period
     (`cyclic`)."""
     tokens: Literal["words", "characters"] | None = None
     """Of `text`: what n-grams are made of; absent: words."""
     ngrams: Annotated[tuple[NgramSize, NgramSize], Field(strict=False)] | None = None
-    """Of `text`: the smallest and the largest n; absent: `[1, 1]`."""
+    """Of `text`: the smallest and the largest n; absent: `[1, 1]`. Unit: tokens. Example: `[1, 2]`."""
     lowercase: bool | None = None
-    """Of `text`: whether capital letters count as small ones; absent: true."""
+    """Of `text`: whether capital letters count as small ones; absent: true. Example: `false`."""
     scale: Literal["count", "share"] | None = None
     """Of `text`: a bucket's number of n-grams (`count`, when absent), or their share of all n-grams of the text (`share`)."""
     smoothing: Annotated[float, Field(gt=0, le=1e9)] | None = None
-    """Of `target_encode`: the mean of all training rows counts as much as this many rows of the value; absent: 10."""
+    """Of `target_encode`: the mean of all training rows counts as much as this many rows of the value; absent: 10.
+    Unit: rows. Example: `20`."""
     folds: Annotated[int, Field(ge=2, le=100)] | None = None
-    """Of `target_encode`: a training row sees the labels of all folds but its own, by a hash of its key or group; absent: 5."""
+    """Of `target_encode`: a training row sees the labels of all folds but its own, by a hash of its key or group; absent: 5.
+    Unit: folds. Example: `5`."""
 
 
 class Prepare(Section):

@@ -21,13 +21,14 @@ class DriftLimits(Section):
     """`fail`: the run ends, `approve`: a person has to approve the candidate, `warn`: the report and the log say it, `off`: the column is
     not judged."""
     psi: Index | None = None
-    """Population stability index over the deciles, or the 20 most frequent values, of the earlier snapshot."""
+    """Population stability index over the deciles, or the 20 most frequent values, of the earlier snapshot.
+    Unit: population stability index."""
     jensen_shannon: Distance | None = None
-    """Jensen-Shannon distance (base 2) over the same bins."""
+    """Jensen-Shannon distance (base 2) over the same bins. Unit: distance, 0 to 1. Example: `0.2`."""
     kolmogorov_smirnov: Distance | None = None
-    """Largest difference of the two distribution functions; numbers only."""
+    """Largest difference of the two distribution functions; numbers only. Unit: distance, 0 to 1. Example: `0.2`."""
     new_categories: Distance | None = None
-    """Share of the rows whose text is not in the earlier snapshot."""
+    """Share of the rows whose text is not in the earlier snapshot. Example: `0.1`."""
 
 
 class Drift(Section):
@@ -39,11 +40,12 @@ class Drift(Section):
     against: Annotated[tuple[Reference, ...], Field(strict=False, min_length=1)] = ("previous", "champion")
     """`previous`: the newest validated snapshot of an earlier run. `champion`: the one that the champion was trained on."""
     psi: Index | None = 0.25
-    """Population stability index over the deciles, or the 20 most frequent values, of the earlier snapshot; null: not judged."""
+    """Population stability index over the deciles, or the 20 most frequent values, of the earlier snapshot; null: not judged.
+    Unit: population stability index."""
     jensen_shannon: Distance | None = None
-    """Jensen-Shannon distance (base 2) over the same bins; absent: reported only."""
+    """Jensen-Shannon distance (base 2) over the same bins; absent: reported only. Unit: distance, 0 to 1. Example: `0.2`."""
     kolmogorov_smirnov: Distance | None = None
-    """Largest difference of the two distribution functions, numbers only; absent: reported only."""
+    """Largest difference of the two distribution functions, numbers only; absent: reported only. Unit: distance, 0 to 1."""
     new_categories: Distance | None = 0.05
     """Share of the rows whose text is not in the earlier snapshot; null: not judged."""
     columns: dict[ColumnName, DriftLimits] = Field(default_factory=dict)

@@ -22,9 +22,10 @@ class Improvement(Section):
     """How much better than the champion's the primary metric must be: in its own units, or as a share of the champion's."""
 
     absolute: Annotated[float, Field(ge=0, le=1e6)] | None = None
-    """The gain must be larger than this."""
+    """The gain must be larger than this. Unit: of the primary metric."""
     relative: Annotated[float, Field(ge=0, le=100)] | None = None
-    """The gain must be larger than this share of the champion's value; not together with `absolute`."""
+    """The gain must be larger than this share of the champion's value; not together with `absolute`.
+    Unit: share of the champion's value."""
 
 
 class Fairness(Section):
@@ -33,29 +34,30 @@ class Fairness(Section):
     equal_opportunity: _Gap | None = None
     """Between shares of positives that are found (Hardt et al., 2016)."""
     calibration: _Gap | None = None
-    """Between calibration errors."""
+    """Between calibration errors. Unit: calibration error, 0 to 1."""
 
 
 class LatencyLimits(Section):
     """Of one prediction of one row (a group, for rankers), in milliseconds."""
 
     p50: _Milliseconds | None = None
-    """Limit of the median."""
+    """Limit of the median. Unit: ms. Example: `5`."""
     p95: _Milliseconds | None = None
-    """Limit of the time that 95 % of the calls keep to."""
+    """Limit of the time that 95 % of the calls keep to. Unit: ms."""
     p99: _Milliseconds | None = None
-    """Limit of the time that 99 % of the calls keep to."""
+    """Limit of the time that 99 % of the calls keep to. Unit: ms. Example: `50`."""
 
 
 class Checks(Section):
     """What is wrong with a result that looks good."""
 
     leakage: _Gap = 0.98
-    """A feature that alone ranks the test labels this well (AUC, or correlation of ranks) is taken for the label."""
+    """A feature that alone ranks the test labels this well (AUC, or correlation of ranks) is taken for the label.
+    Unit: AUC, or absolute rank correlation."""
     overlap: _Gap | None = None
     """The largest share of the test rows' entities that the training rows may have; absent: reported, not gated."""
     drift: Annotated[float, Field(gt=0, le=100)] = 0.25
-    """Population stability index of the predictions against the champion's, on the same rows."""
+    """Population stability index of the predictions against the champion's, on the same rows. Unit: population stability index."""
 
 
 class Baseline(Section):
@@ -66,7 +68,7 @@ class Baseline(Section):
     season: PositiveDuration | None = None
     """Of a series (regression): the seasonal naive copies the value of this long before; absent: `1d` and `7d` are tried."""
     sql: Annotated[str, Field(min_length=1, max_length=4000)] | None = None
-    """An additional baseline: one SQL expression over the row's columns."""
+    """An additional baseline: one SQL expression over the row's columns. Example: `"seats_sold_last_week"`."""
 
 
 GateName = Annotated[str, Field(pattern="^[a-z][a-z0-9_]{0,62}$")]
@@ -80,18 +82,19 @@ class Evaluate(Section):
     primary: Line
     """Metric by which models are compared."""
     metrics: dict[Annotated[str, Field(pattern="^[a-z][a-z0-9_]{0,62}$")], Line] = Field(default_factory=dict)
-    """Custom metrics: name to `package.module:function` of an allowed package; higher is better."""
+    """Custom metrics: name to `package.module:function` of an allowed package; higher is better.
+    Example: `{profit: "shop_models.metrics:profit"}`."""
     threshold: Annotated[float, Field(gt=0, lt=1)] = 0.5
-    """At which a probability counts as a yes."""
+    """At which a probability counts as a yes. Unit: probability."""
     gain: Gain = "linear"
     """Of a label in NDCG: the label itself, or 2 to its power less 1."""
     minimum: dict[str, _Bound] = Field(default_factory=dict)
-    """Metric to the least that it must reach."""
+    """Metric to the least that it must reach. Unit: of the metric."""
     maximum: dict[str, _Bound] = Field(default_factory=dict)
-    """The same for metrics of which lower is better."""
+    """The same for metrics of which lower is better. Unit: of the metric. Example: `{log_loss: 0.6}`."""
     improvement: Improvement = Field(default_factory=Improvement)
     confidence: Annotated[float, Field(ge=0.5, le=0.9999)] = 0.95
-    """Of the interval whose lower end must be above zero."""
+    """Of the interval whose lower end must be above zero. Unit: share, 0 to 1."""
     block: PositiveDuration = Field(default="1d", validate_default=True)
     """The shortest block of time that counts as one observation in that interval; the rows may require longer ones."""
     slices: Annotated[tuple[ColumnName, ...], Field(strict=False)] = ()
@@ -99,9 +102,10 @@ class Evaluate(Section):
     slice_pairs: bool = True
     """Also the pairs of those columns."""
     slice_support: Annotated[int, Field(ge=1, le=10**9)] = 100
-    """A slice of fewer rows is reported and judges nothing."""
+    """A slice of fewer rows is reported and judges nothing. Unit: rows."""
     slice_drop: Annotated[float, Field(ge=0, le=1e6)] | None = None
-    """How much worse than the champion any slice may be, in the primary metric's units; absent: reported, not gated; needs `slices`."""
+    """How much worse than the champion any slice may be, in the primary metric's units; absent: reported, not gated; needs `slices`.
+    Unit: of the primary metric."""
     sensitive: Annotated[tuple[ColumnName, ...], Field(strict=False)] = ()
     """Columns between whose values fairness is measured."""
     fairness: Fairness = Field(default_factory=Fairness)
@@ -111,7 +115,7 @@ class Evaluate(Section):
     checks: Checks = Field(default_factory=Checks)
     baseline: Baseline = Field(default_factory=Baseline)
     gates: dict[GateName, dict[str, Setting]] = Field(default_factory=dict)
-    """Gates of other distributions: name to settings. A gate judges where it is named here."""
+    """Gates of other distributions: name to settings. A gate judges where it is named here. Example: `{steady: {max_share: 0.2}}`."""
     severity: dict[GateName, Severity] = Field(default_factory=dict)
     """Effect of a gate that is not passed: fail, warn, or approve (a person decides). `maximum` inherits the severity of `minimum`."""
 

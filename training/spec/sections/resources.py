@@ -21,7 +21,7 @@ class StageResources(Section):
     """What the pod of one stage is given; an absent key: as the installation's placement file states."""
 
     cpus: Annotated[float, Field(gt=0, le=1024)] | None = None
-    """Cores that are requested."""
+    """Cores that are requested. Unit: cores."""
     memory: Bytes | None = None
     """Limit of the pod's memory."""
 

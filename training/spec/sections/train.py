@@ -21,21 +21,23 @@ class Placement(Section):
     """How many processes train, and with what. Amounts are per node."""
 
     nodes: Annotated[int, Field(ge=1, le=1024)] = 1
-    """Machines; more than one is a gang."""
+    """Machines; more than one is a gang. Unit: nodes."""
     processes_per_node: Annotated[int, Field(ge=1, le=64)] = 1
-    """Processes of the training on each machine."""
+    """Processes of the training on each machine. Unit: processes."""
     cpus: Annotated[float, Field(gt=0, le=1024)] | None = None
-    """Also sets the threads of each process, an equal share; absent: the family's own number, independent of the machine."""
+    """Also sets the threads of each process, an equal share; absent: the family's own number, independent of the machine.
+    Unit: cores per node."""
     memory: Bytes | None = None
     """Of a node's pod; absent: as the installation's placement file states."""
     gpus: Annotated[int, Field(ge=0, le=64)] = 0
-    """Of each node: 0, or one for each process."""
+    """Of each node: 0, or one for each process. Unit: GPUs per node."""
     accelerator: Name | None = None
     """Kind of GPU, by the installation's name for it."""
     shared_memory: Bytes | None = None
     """Of /dev/shm, which counts as memory."""
     min_nodes: Annotated[int, Field(ge=1, le=1024)] | None = None
-    """Elastic: after a loss, continue with at least this many nodes instead of waiting for all of them. Fewer processes give other bits."""
+    """Elastic: after a loss, continue with at least this many nodes instead of waiting for all of them. Fewer processes give other bits.
+    Unit: nodes."""
     spot: bool = False
     """Train on nodes that may be taken away: cheaper; what is lost is relaunched from the last commit."""
     topology: Name | None = None
@@ -43,7 +45,7 @@ class Placement(Section):
     priority: Name | None = None
     """Class of priority, by the installation's name for it."""
     pool: Line | None = None
-    """Airflow pool of the training task; absent: that of its kind."""
+    """Airflow pool of the training task; absent: that of its kind. Example: `training`."""
 
     @property
     def world_size(self) -> int:
@@ -59,13 +61,15 @@ class Parallel(Section):
     """How the processes share one model. The sizes multiplied are the number of processes."""
 
     data: Annotated[int, Field(ge=1, le=65_536)] | None = None
-    """Replicas of the model; absent: as many as there are processes for."""
+    """Replicas of the model; absent: as many as there are processes for. Unit: replicas. Example: `2`."""
     shard: Annotated[int, Field(ge=1, le=65_536)] = 1
-    """Processes over which each replica's parameters, gradients and optimizer state are divided (FSDP2): a model larger than one device."""
+    """Processes over which each replica's parameters, gradients and optimizer state are divided (FSDP2): a model larger than one device.
+    Unit: processes. Example: `4`."""
     tensor: Annotated[int, Field(ge=1, le=65_536)] = 1
-    """Processes over which the computation of each layer is divided, on the same rows; the model's class says how (`tensor_plan`)."""
+    """Processes over which the computation of each layer is divided, on the same rows; the model's class says how (`tensor_plan`).
+    Unit: processes. Example: `2`."""
     pipeline: Annotated[int, Field(ge=1, le=1024)] = 1
-    """Stages: processes that each have some of the layers; the model's class says which (`pipeline_stages`)."""
+    """Stages: processes that each have some of the layers; the model's class says which (`pipeline_stages`). Unit: stages."""
     schedule: Literal["gpipe", "1f1b"] = "1f1b"
     """Order of the passes of a pipeline: all forward passes first, or one backward pass after each forward one, which needs less memory.
     The weights are the same."""
@@ -75,9 +79,10 @@ class SaveInterval(Section):
     """When a checkpoint is due; of several keys, what comes first."""
 
     time: PositiveDuration | None = None
-    """Since the last save began."""
+    """Since the last save began. Example: `10m`."""
     steps: Annotated[int, Field(ge=1, le=10**9)] | None = None
-    """Of the optimizer, counted from the start of the training, so that a resumed training saves at the same ones; rounds for trees."""
+    """Of the optimizer, counted from the start of the training, so that a resumed training saves at the same ones; rounds for trees.
+    Unit: steps, rounds for trees. Example: `1000`."""
 
     @model_validator(mode="after")
     def _has_a_key(self) -> Self:
@@ -92,7 +97,7 @@ class Checkpoint(Section):
     every: Annotated[SaveInterval, OrDuration("time", "{steps: 1000}")] = Field(default="10m", validate_default=True)
     """When a checkpoint is saved besides those after each epoch: a duration, `{steps: 1000}`, or both keys."""
     keep: Annotated[int, Field(ge=1, le=1000)] = 3
-    """The newest checkpoints that stay, besides that of the best epoch."""
+    """The newest checkpoints that stay, besides that of the best epoch. Unit: checkpoints."""
 
 
 class Train(Section):
@@ -101,17 +106,18 @@ class Train(Section):
     model: Line
     """A family of training/models/, or `package.module:Class` of an allowed package."""
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
-    """Of the initial weights, the order of rows, and all random numbers of the training."""
+    """Of the initial weights, the order of rows, and all random numbers of the training. Unit: no unit."""
     epochs: Annotated[int, Field(ge=1, le=100_000)]
-    """Passes over the training rows; boosting rounds for trees."""
+    """Passes over the training rows; boosting rounds for trees. Unit: epochs."""
     batch_size: Annotated[int, Field(ge=1, le=2**27)] | None = None
-    """Rows of one step over all processes. Absent, for a class of your own: 1,024."""
+    """Rows of one step over all processes. Absent, for a class of your own: 1,024. Unit: rows."""
     micro_batch_size: Annotated[int, Field(ge=1, le=2**27)] | None = None
-    """Rows that a process holds in memory at once; it adds up the gradients of its share of a batch. Absent: the whole share."""
+    """Rows that a process holds in memory at once; it adds up the gradients of its share of a batch. Absent: the whole share.
+    Unit: rows."""
     learning_rate: Annotated[float, Field(gt=0, le=100)] | None = None
-    """Required, but for `linear`, which has none."""
+    """Required, but for `linear`, which has none. Unit: no unit."""
     warmup_steps: Annotated[int, Field(ge=0, le=10**9)] | None = None
-    """Steps until the learning rate is reached, linearly; absent: a twentieth of all steps."""
+    """Steps until the learning rate is reached, linearly; absent: a twentieth of all steps. Unit: steps. Example: `100`."""
     warmup_share: Annotated[float, Field(ge=0, le=1)] | None = None
     """The same as a share of all steps; not together with `warmup_steps`."""
     schedule: Literal["cosine", "linear", "constant"] = "cosine"
@@ -121,9 +127,9 @@ class Train(Section):
     momentum: Annotated[float, Field(ge=0, lt=1)] | None = None
     """Of `sgd` and `muon`; absent: 0.9 and 0.95."""
     weight_decay: Annotated[float, Field(ge=0, le=100)] | None = None
-    """AdamW and muon shrink the weights by it; `sgd` adds it times the weights to the gradient. Absent: 0."""
+    """AdamW and muon shrink the weights by it; `sgd` adds it times the weights to the gradient. Absent: 0. Unit: no unit."""
     early_stopping: Annotated[int, Field(ge=1, le=100_000)] | None = None
-    """Epochs without a better validation metric after which training ends."""
+    """Epochs without a better validation metric after which training ends. Unit: epochs."""
     class_weight: ClassWeight = None
     """How much the rows of each class count in the training and validation loss, times `data.weight`: `balanced` (each class as much as any
     other), or the weight of each class by its name or quoted number, `{'1': 5}`; other classes have the weight 1."""
@@ -142,15 +148,17 @@ class Train(Section):
     gradient_compression: Literal["none", "fp16", "bf16", "powersgd"] = "none"
     """Of the gradients that processes with the whole model exchange: half the bytes, or matrices of low rank. bf16: GPUs only."""
     powersgd_rank: Annotated[int, Field(ge=1, le=1024)] | None = None
-    """Columns of PowerSGD's matrices; absent: 4. More are more exact, and more bytes."""
+    """Columns of PowerSGD's matrices; absent: 4. More are more exact, and more bytes. Unit: columns."""
     replica_check_steps: Annotated[int, Field(ge=0, le=10**9)] = 1000
-    """Steps between two comparisons of the model's replicas, which also takes place at the end of each epoch; 0: they are not compared."""
+    """Steps between two comparisons of the model's replicas, which also takes place at the end of each epoch; 0: they are not compared.
+    Unit: steps."""
     straggler_ratio: Annotated[float, Field(gt=1, le=1000)] | None = 1.5
     """A process that works on a step for so many times as long as the others, in three windows of steps in a row, is named as a straggler
-    with rank, node and step; null: they are not compared."""
+    with rank, node and step; null: they are not compared. Unit: ratio."""
     checkpoint: Checkpoint = Field(default_factory=Checkpoint)
     from_checkpoint: Digest | None = None
-    """SHA-256 of the manifest of a checkpoint in the store, at which the training begins (`nightshift checkpoints restore`)."""
+    """SHA-256 of the manifest of a checkpoint in the store, at which the training begins (`nightshift checkpoints restore`).
+    Example: `"0a1b2c3d0a1b2c3d0a1b2c3d0a1b2c3d0a1b2c3d0a1b2c3d0a1b2c3d0a1b2c3d"`."""
 
     def layout_for(self, world_size: int) -> Layout:
         """Return how so many processes share the model: all of `placement`, or what an elastic training is left with.

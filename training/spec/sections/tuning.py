@@ -13,15 +13,15 @@ class SearchSpace(Section):
     """One parameter: exactly one of `float`, `int` and `choices`."""
 
     float_: Annotated[tuple[float, float], Field(strict=False)] | None = Field(default=None, alias="float")
-    """[low, high], both included."""
+    """[low, high], both included. Unit: of the parameter."""
     int_: Annotated[tuple[int, int], Field(strict=False)] | None = Field(default=None, alias="int")
-    """[low, high], both included, whole numbers."""
+    """[low, high], both included, whole numbers. Unit: of the parameter."""
     choices: Annotated[tuple[Scalar, ...], Field(strict=False)] | None = None
     """The values that are tried."""
     log: bool = False
     """Equal chances for equal ratios."""
     step: Annotated[float, Field(gt=0)] | None = None
-    """Distance of two values that are tried, from low on."""
+    """Distance of two values that are tried, from low on. Unit: of the parameter. Example: `2`."""
     when: dict[str, Scalar] = Field(default_factory=dict)
     """Only where other parameters have these values."""
 
@@ -60,11 +60,11 @@ class Tune(Section):
     """A search for settings before the training."""
 
     trials: Annotated[int, Field(ge=1, le=10_000)]
-    """How many trainings the study has at most."""
+    """How many trainings the study has at most. Unit: trials."""
     parallel: Annotated[int, Field(ge=1, le=256)] = 1
-    """Trials at a time, each placed as the training is."""
+    """Trials at a time, each placed as the training is. Unit: trials."""
     gpus: Annotated[int, Field(ge=0, le=65_536)] | None = None
-    """GPUs that all trials together may have; absent: no limit of the study's own."""
+    """GPUs that all trials together may have; absent: no limit of the study's own. Unit: GPUs."""
     sampler: Literal["tpe", "grid", "random", "cmaes"] = "tpe"
     """How settings are chosen: by Parzen estimators (`tpe`), all combinations (`grid`), at random, or by CMA-ES."""
     pruner: Literal["hyperband", "halving", "median", "none"] = "hyperband"
@@ -72,9 +72,9 @@ class Tune(Section):
     objective: Line = "validation_loss"
     """`validation_loss`, or a metric of the task, over the validation rows."""
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
-    """Of the sampler."""
+    """Of the sampler. Unit: no unit."""
     patience: Annotated[int, Field(ge=1, le=10_000)] | None = None
-    """Finished trials without a better one after which the study ends."""
+    """Finished trials without a better one after which the study ends. Unit: trials."""
     within: PositiveDuration | None = None
     """No trial begins later than this after the study's first one."""
     space: Annotated[dict[str, SearchSpace], Field(min_length=1, max_length=64)]

@@ -17,11 +17,11 @@ class Validate(Section):
     suite: Suite | None = None
     """Great Expectations suite that the main table must pass: its file below expectations/."""
     volume_change: Annotated[float, Field(gt=0, le=100)] | None = None
-    """Largest share by which the number of rows may differ from the day or run before: 0.2 is 20 %."""
+    """Largest share by which the number of rows may differ from the day or run before: 0.2 is 20 %. Unit: share."""
     freshness: PositiveDuration | None = None
     """The newest row must not be older than this at `as_of`."""
     unknown_labels: Annotated[float, Field(ge=0, le=1)] | None = None
-    """Largest share of a split's rows whose label is not known at `as_of`; absent: above 0.1 it warns."""
+    """Largest share of a split's rows whose label is not known at `as_of`; absent: above 0.1 it warns. Example: `0.2`."""
     schema_change: Literal["warn", "fail"] = "warn"
     """Columns added, removed or of another type since the previous snapshot: a warning, or the run fails before it reads."""
     empty_days: EmptyDays = None
@@ -29,4 +29,5 @@ class Validate(Section):
     partition fails, and a day without rows of a source without partitions warns."""
     drift: Drift = Field(default_factory=Drift)
     memory: Bytes | None = None
-    """What all rows of the columns of one expectation may take, for expectations that need them all in memory; absent: 1 GiB."""
+    """What all rows of the columns of one expectation may take, for expectations that need them all in memory; absent: 1 GiB.
+    Example: `4GiB`."""

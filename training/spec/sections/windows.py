@@ -35,7 +35,7 @@ class Window(Section):
     tolerance: Duration | None = None
     """Of a lag by `time`: the value may be this much older; `0s`: exactly that time. Absent: the newest value at or before that time."""
     rows: Annotated[int, Field(ge=1, le=MAX_ROWS)] | None = None
-    """`lag`: the n-th last row that became known. `rolling`: the last n."""
+    """`lag`: the n-th last row that became known. `rolling`: the last n. Unit: rows."""
     where: Annotated[str, Field(min_length=1, max_length=4000)] | None = None
     """SQL over the table's columns: only rows for which it is true take part."""
     available_after: Duration | None = None

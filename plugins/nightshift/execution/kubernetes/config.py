@@ -45,7 +45,7 @@ class Amount(Section):
     """The resources of a stage whose pipeline requests none."""
 
     cpus: Annotated[float, Field(gt=0, le=1024)] = 1.0
-    """Requested, and not limited: a pod may use idle processors of its node."""
+    """Requested, and not limited: a pod may use idle processors of its node. Unit: cores."""
     memory: Bytes = Field(default="2GiB", validate_default=True)
     """Requested, and the limit; /dev/shm is within it."""
 
@@ -54,11 +54,11 @@ class Toleration(Section):
     """A taint that pods tolerate, as Kubernetes writes it."""
 
     key: Line
-    """Of the taint."""
+    """Of the taint. Example: `nvidia.com/gpu`."""
     operator: Literal["Exists", "Equal"] = "Exists"
     """`Exists`: any value of the taint; `Equal`: `value` alone."""
     value: Line | None = None
-    """Of the taint, with `Equal`."""
+    """Of the taint, with `Equal`. Example: `"true"`."""
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
     """Of the taint; absent: any."""
 
@@ -76,7 +76,7 @@ class Spot(Nodes):
     """Which nodes that may be taken away."""
 
     fallback_after: Annotated[int, Field(ge=1, le=1000)] = 2
-    """Number of preemptions of one piece of work after which it runs on nodes that are not preempted."""
+    """Number of preemptions of one piece of work after which it runs on nodes that are not preempted. Unit: preemptions."""
 
 
 class Cluster(Section):
@@ -91,15 +91,16 @@ class Cluster(Section):
     pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
     """Of the image, as Kubernetes' `imagePullPolicy`."""
     pull_secrets: Annotated[tuple[KubernetesName, ...], Field(strict=False)] = ()
-    """Secrets of the namespace with the accounts of registries (`imagePullSecrets`)."""
+    """Secrets of the namespace with the accounts of registries (`imagePullSecrets`). Example: `[registry]`."""
     connection: Line | None = None
-    """Airflow connection of type kubernetes; absent: the pod's own ServiceAccount, or KUBECONFIG."""
+    """Airflow connection of type kubernetes; absent: the pod's own ServiceAccount, or KUBECONFIG. Example: `kubernetes_default`."""
     service_account: KubernetesName = "nightshift-stage"
     """Of the pods, for workload identity; no token of it is mounted."""
     environment: dict[str, str] = Field(default_factory=dict)
-    """Of every stage's process; nothing secret."""
+    """Of every stage's process; nothing secret. Example: `{AWS_REGION: eu-central-1}`."""
     secrets: dict[str, Annotated[tuple[KubernetesName, ...], Field(strict=False)]] = Field(default_factory=dict)
-    """Stage, or `all`, to the Secrets whose keys become environment variables of its process."""
+    """Stage, or `all`, to the Secrets whose keys become environment variables of its process.
+    Example: `{all: [nightshift-store], ingest: [nightshift-database]}`."""
     resources: dict[str, Amount] = Field(default_factory=dict)
     """Stage, or `default`, to its resources. Without its own, `trial` has those of `train`, `canary` evaluate's, `repair` promote's."""
     gpu_resource: Line = "nvidia.com/gpu"
@@ -115,11 +116,13 @@ class Cluster(Section):
     accelerators: dict[str, Nodes] = Field(default_factory=dict)
     """Name that pipelines use (`a100`) to the nodes that have it."""
     topologies: dict[str, Line] = Field(default_factory=dict)
-    """Name that pipelines use (`nvlink`, `zone`) to the nodes' label whose value all members of a gang share."""
+    """Name that pipelines use (`nvlink`, `zone`) to the nodes' label whose value all members of a gang share.
+    Example: `{zone: topology.kubernetes.io/zone}`."""
     priorities: dict[str, KubernetesName] = Field(default_factory=dict)
-    """Name that pipelines use to a PriorityClass; `default` is for those that name none."""
+    """Name that pipelines use to a PriorityClass; `default` is for those that name none. Example: `{production: nightshift-production}`."""
     queues: dict[str, KubernetesName] = Field(default_factory=dict)
-    """Owner of pipelines, or `default`, to a Kueue LocalQueue of `namespace`. Empty: no Kueue; else every owner needs a queue."""
+    """Owner of pipelines, or `default`, to a Kueue LocalQueue of `namespace`. Empty: no Kueue; else every owner needs a queue.
+    Example: `{search: team-search, default: shared}`."""
     schedule_timeout: PositiveDuration = Field(default="1d", validate_default=True)
     """Longest wait for a place, queues included, after which the stage fails with the scheduler's reason."""
     elastic_wait: PositiveDuration = Field(default="5m", validate_default=True)
@@ -133,7 +136,7 @@ class Cluster(Section):
     grace: PositiveDuration = Field(default="90s", validate_default=True)
     """Between SIGTERM and SIGKILL: time for a last checkpoint."""
     user_id: Annotated[int, Field(ge=1, le=2**31 - 1)] = 65532
-    """User and group of the processes: the one of the image."""
+    """User and group of the processes: the one of the image. Unit: user id."""
 
     @property
     def in_cluster(self) -> bool | None:
