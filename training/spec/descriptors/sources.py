@@ -1,15 +1,15 @@
 """Which kinds of sources there are: names and descriptors, as the spec's rules read them.
 
-A row of `DESCRIPTORS` describes a kind of training/sources/kinds/. A distribution adds one by an entry point of the group
+A module of training/sources/kinds/ is a kind of files. A distribution adds another kind by an entry point of the group
 `nightshift.sources` whose value is a module with a `DESCRIPTOR` and a `SOURCE` (`training.sources.source.Source`). DAG files import that
 module where a spec names its kind, so it imports its libraries in its functions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Final
 
 from training.spec.registry import Registry
@@ -43,16 +43,19 @@ class SourceDescriptor:
     """Environment variables that `list` and `read` take, as an account's: Airflow's tasks and the stage `ingest` get them."""
 
 
-DESCRIPTORS: Final[Mapping[str, SourceDescriptor]] = {
-    "csv": SourceDescriptor(days=Days.PARTITIONED),
-    "jsonl": SourceDescriptor(days=Days.PARTITIONED),
-    "parquet": SourceDescriptor(days=Days.PARTITIONED),
-}
-"""The kinds of training/sources/kinds/."""
+KINDS_FOLDER: Final = Path(__file__).resolve().parents[2] / "sources" / "kinds"
+FILES: Final = SourceDescriptor(days=Days.PARTITIONED)
+"""Of each kind of files. It is not in the kind's module: this is code of every stage, and how files are read is code of `ingest` alone."""
+
+
+def kinds_in(folder: Path) -> list[str]:
+    """Return the names of the kinds of training/sources/kinds/, sorted: its modules."""
+    return sorted(path.stem for path in folder.glob("[!_]*.py"))
+
 
 SOURCES: Final[Registry[SourceDescriptor]] = Registry(
     group="nightshift.sources",
-    built_in=DESCRIPTORS,
+    built_in=dict.fromkeys(kinds_in(KINDS_FOLDER), FILES),
     descriptor_at="{}:DESCRIPTOR",
     implementation_at="{}:SOURCE",
     fits=lambda found: isinstance(found, SourceDescriptor),

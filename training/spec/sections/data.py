@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field, ValidationInfo, WithJsonSchema, field_validator
 
 from training.errors import SpecError
-from training.spec.descriptors.sources import DESCRIPTORS, SOURCES, Days, SourceDescriptor
+from training.spec.descriptors.sources import SOURCES, Days, SourceDescriptor
 from training.spec.key_types import ShareOrDuration, SplitEnd
 from training.spec.reader.problems import nearest
 from training.spec.reader.yaml import Path
@@ -47,7 +47,7 @@ NgramSize = Annotated[int, Field(ge=1, le=10)]
 
 DatetimePart = Literal["hour", "minute_of_day", "day_of_week", "day_of_month", "month", "day_of_year", "week", "is_weekend"]
 
-Kind = Annotated[Name, WithJsonSchema({"enum": sorted(DESCRIPTORS)})]
+Kind = Annotated[Name, WithJsonSchema({"enum": list(SOURCES.built_in)})]
 """A kind of source: of training/sources/kinds/, or of an entry point of the group `nightshift.sources`."""
 
 Columns = Annotated[tuple[ColumnName, ...], Field(strict=False)]
@@ -126,11 +126,11 @@ class Table(Section):
     table: Name
     """Its name in snapshots, reports and messages."""
     kind: Kind
-    """`csv`, `jsonl` (JSON lines), `parquet`, or a kind that an installed distribution adds (docs/extending.md)."""
+    """Of the files (`jsonl`: JSON lines), or a kind that an installed distribution adds (docs/extending.md)."""
     uri: Annotated[Line | None, Field(validate_default=True)] = None
     """`${NAME_URI}/…`, or s3://, gs://, az://; a file, or the folder of the partitions. Required, unless the kind has no place."""
     settings: dict[str, Setting] = Field(default_factory=dict, validate_default=True)
-    """The kind's own; defaults are filled in. `csv`, `jsonl` and `parquet` have none. Example: `{table: orders}`."""
+    """The kind's own; defaults are filled in. Kinds of files have none. Example: `{table: orders}`."""
 
     @field_validator("kind", mode="after")
     @classmethod
