@@ -5,22 +5,22 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import json
+import pkgutil
 from typing import Any, Final
 
 from fastapi import APIRouter, FastAPI, Response
 from fastapi.openapi.utils import get_openapi
 
-from nightshift.api import reports
+from nightshift.api import reports, v1
 from nightshift.api.access import Granted
 from nightshift.api.problems import API_PREFIX, ProblemBody, add_handlers
 from nightshift.api.routing import ApiRoute
-from nightshift.api.v1 import approvals, checkpoints, compare, datasets, metrics, models, pipelines, registrations, runs, studies
 
 MOUNTED_AT: Final = "/nightshift"
 
 api = APIRouter(prefix=API_PREFIX)
-for _routes in (pipelines, runs, studies, checkpoints, models, registrations, compare, approvals, datasets, metrics):
-    api.include_router(_routes.router)
+for _module in pkgutil.iter_modules(v1.__path__, f"{v1.__name__}."):
+    api.include_router(importlib.import_module(_module.name).router)
 _document = APIRouter(prefix=API_PREFIX, route_class=ApiRoute)
 
 
