@@ -21,8 +21,6 @@ from training.store import Store
 from training.store.work_folder import StoreUri
 
 LABEL_WIDTH: Final = 20
-PAGES: Final = ("validation", "evaluation")
-"""What stages publish before they may fail."""
 
 
 def summary(settings: Settings, client: AirflowApi, dag_id: str, run_id: str, follower: Follower) -> str:
@@ -140,7 +138,7 @@ def save_reports(settings: Settings, dag_id: str, run_id: str, results: Iterable
     store = Store(settings.store_uri)
     folder = settings.home / "reports" / dag_id / run_id
     found = {name: uri for result in results for name, uri in result.reports.items()}
-    for name in PAGES:
+    for name in store.bucket.folders(f"runs/{dag_id}/{run_id}/reports"):
         head = None if name in found else store.run_ref(dag_id, run_id, f"reports/{name}").read()
         if head is not None:
             found[name] = head.value

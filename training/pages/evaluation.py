@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from jinja2 import Template
 from markupsafe import Markup
 
 from training.contracts import Scalar
@@ -15,7 +13,7 @@ from training.evaluation.record import EvaluationRecord, Leakage, Overlap, Predi
 from training.format import breakable, brief, moment, number, percent, signed
 from training.pages import evaluation_view as view
 from training.pages.plots import history_plot
-from training.pages.templates import FOLDER, template_environment
+from training.pages.templates import FOLDER, rendered
 from training.registry.gates.interface import Reason
 from training.registry.gates.judging import CanaryDecision, Decision
 from training.spec.sections.evaluation import Evaluate
@@ -68,19 +66,11 @@ def render_report(page: EvaluationPage) -> bytes:
         "classes": page.classes,
         "positive": view.positive_class(record, rules),
         "facts": view.facts(page.facts),
+        "style": Markup((FOLDER / "evaluation.css").read_text("utf-8")),  # noqa: S704 - our own file
+        "script": Markup((FOLDER / "evaluation.js").read_text("utf-8")),  # noqa: S704 - our own file
     }
-    return _template().render(values).encode("utf-8")
-
-
-@functools.cache
-def _template() -> Template:
-    environment = template_environment()
-    environment.filters.update(number=number, brief=brief, signed=signed, percent=percent, moment=moment, breakable=breakable)
-    environment.globals.update(
-        style=Markup((FOLDER / "evaluation.css").read_text("utf-8")),  # noqa: S704 - our own file
-        script=Markup((FOLDER / "evaluation.js").read_text("utf-8")),  # noqa: S704 - our own file
-    )
-    return environment.get_template("evaluation.html")
+    filters = {"number": number, "brief": brief, "signed": signed, "percent": percent, "moment": moment, "breakable": breakable}
+    return rendered("evaluation.html", values, **filters)
 
 
 def _checks(record: EvaluationRecord, rules: Evaluate, reasons: Iterable[Reason]) -> list[view.Row]:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from jinja2 import Template
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from training.format import brief, number
 from training.pages.plots import add_legend, new_figure, svg_text
-from training.pages.templates import template_environment
+from training.pages.templates import rendered
 from training.spec.sections.tuning import Tune
 from training.tuning.records import TrialRecord, is_minimized, objective_value
 
@@ -47,7 +45,7 @@ def render_study(
         "plots": {title: svg_text(figure, title) for title, figure in figures.items()},
         "num_epochs": sum(record.epochs for record in records),
     }
-    return _template().render(number=number, brief=brief, **values).encode()
+    return rendered("study.html", values, number=number, brief=brief)
 
 
 def _of_objective(record: TrialRecord, objective: str) -> TrialRecord:
@@ -90,8 +88,3 @@ def _by_setting(records: Sequence[TrialRecord], name: str, tune: Tune) -> Figure
     elif space.int_ is not None:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     return figure
-
-
-@functools.cache
-def _template() -> Template:
-    return template_environment(trim=False).get_template("study.html")

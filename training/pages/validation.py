@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from training.data.snapshot.label_delay import MAX_DAYS_SHOWN
 from training.format import brief, finite, local_moment
-from training.pages.templates import template_environment
+from training.pages.templates import rendered
 from training.validation.drift.between_snapshots import Bar, ColumnDrift, SnapshotComparison
 from training.validation.results import Findings
 
@@ -37,30 +37,32 @@ def render_report(
     Args:
         as_of, window: ISO 8601; shown on the clock of `timezone`, the pipeline's.
     """
-    environment = template_environment()
-    environment.filters["moment"] = lambda text: local_moment(text, timezone)
-    environment.filters["number"] = _cell
-    environment.filters["bound"] = lambda value: _bound(value, timezone)
-    environment.filters["share"] = lambda value: _cell(value) if finite(value) is None else f"{value:.4f}"
     most = max(findings.rows_per_day.values(), default=0)
-    page = environment.get_template("validation.html").render(
-        pipeline=pipeline,
-        as_of=local_moment(as_of, timezone),
-        window=[local_moment(end, timezone) for end in window],
-        snapshot_digest=snapshot_digest,
-        counts=findings.counts,
-        checks=sorted(findings.checks, key=lambda check: STATUS_ORDER[check.status]),
-        days=[(day, rows, round(100 * rows / most, 1) if most else 0) for day, rows in findings.rows_per_day.items()],
-        statistics=findings.statistics,
-        runs=run_charts(findings.runs),
-        run_chart=(RUN_WIDTH, RUN_HEIGHT),
-        num_runs=len(findings.runs),
-        compared=compared_tables(findings.comparisons),
-        chart=(DRIFT_WIDTH, DRIFT_HEIGHT),
-        unknown=findings.unknown_labels,
-        unknown_days=[] if findings.unknown_labels is None else list(findings.unknown_labels["days"].items())[-MAX_DAYS_SHOWN:],
+    values = {
+        "pipeline": pipeline,
+        "as_of": local_moment(as_of, timezone),
+        "window": [local_moment(end, timezone) for end in window],
+        "snapshot_digest": snapshot_digest,
+        "counts": findings.counts,
+        "checks": sorted(findings.checks, key=lambda check: STATUS_ORDER[check.status]),
+        "days": [(day, rows, round(100 * rows / most, 1) if most else 0) for day, rows in findings.rows_per_day.items()],
+        "statistics": findings.statistics,
+        "runs": run_charts(findings.runs),
+        "run_chart": (RUN_WIDTH, RUN_HEIGHT),
+        "num_runs": len(findings.runs),
+        "compared": compared_tables(findings.comparisons),
+        "chart": (DRIFT_WIDTH, DRIFT_HEIGHT),
+        "unknown": findings.unknown_labels,
+        "unknown_days": [] if findings.unknown_labels is None else list(findings.unknown_labels["days"].items())[-MAX_DAYS_SHOWN:],
+    }
+    return rendered(
+        "validation.html",
+        values,
+        moment=lambda text: local_moment(text, timezone),
+        number=_cell,
+        bound=lambda value: _bound(value, timezone),
+        share=lambda value: _cell(value) if finite(value) is None else f"{value:.4f}",
     )
-    return page.encode("utf-8")
 
 
 def _cell(value: Any) -> str:
