@@ -26,7 +26,6 @@ from training.spec.reader.yaml import MAX_DEPTH, Document, dotted
 from training.spec.registration import Registration
 from training.spec.scalar_types import Section
 from training.spec.schedule.instants import parse_as_of
-from training.spec.sections.evaluation import Fairness, Improvement, LatencyLimits
 
 MAX_CONF_BYTES: Final = 256 * 1024
 SOURCE: Final = "trigger"
@@ -66,26 +65,23 @@ class TrainOverrides(Section):
     """The family's own: those given replace the spec's, the others stay."""
 
 
-class ChecksOverrides(Section):
-    leakage: float | None = None
-    overlap: float | None = None
-    drift: float | None = None
-
-
 class EvaluateOverrides(Section):
-    """Thresholds that a trigger may change for one run; absent or null: as the spec says. A run's decision records them."""
+    """Thresholds that a trigger may change for one run; absent or null: as the spec says. A run's decision records them.
+
+    What is within a mapping is checked with the whole spec.
+    """
 
     threshold: float | None = None
     minimum: dict[str, float | None] = Field(default_factory=dict)
     maximum: dict[str, float | None] = Field(default_factory=dict)
-    improvement: Improvement = Field(default_factory=Improvement)
+    improvement: dict[str, object] = Field(default_factory=dict)
     """Replaces the spec's, absolute or relative."""
     confidence: float | None = None
     slice_support: int | None = None
     slice_drop: float | None = None
-    fairness: Fairness = Field(default_factory=Fairness)
-    latency_ms: LatencyLimits = Field(default_factory=LatencyLimits)
-    checks: ChecksOverrides = Field(default_factory=ChecksOverrides)
+    fairness: dict[str, object] = Field(default_factory=dict)
+    latency_ms: dict[str, object] = Field(default_factory=dict)
+    checks: dict[str, object] = Field(default_factory=dict)
 
 
 class Overrides(Section):

@@ -1,6 +1,9 @@
 # ruff: noqa: E501 - the table shows whole messages
 """Changes that make a pipeline's YAML wrong, each with the problem in the exact words that the author reads."""
 
+from training.spec.descriptors.families import trained_families
+from training.spec.descriptors.sources import SOURCES
+
 R, F = "search_ranking", "flight_delay"
 CRON = '(minute, hour, day of month, month, day of week: "0 2 * * *" is every night at two)'
 NAME = "(at most 63 of a-z, 0-9, '.', '_' and '-', the first one a letter or digit: [a-z0-9][a-z0-9._-]{0,62})"
@@ -9,6 +12,7 @@ PLACE = "(name the place by an environment variable, ${SHOP_URI}/clicks, or writ
 DURATION = "(write a number and a unit: 30d, 36h, 10m or 90s)"
 
 LR, EPOCHS, PLACEMENT = "learning_rate: 2e-2", "epochs: 3", "nodes: 1, processes_per_node: 2"
+KINDS = " or ".join(str(list(SOURCES.built_in))[1:-1].rsplit(", ", 1))
 NAMED = "name: search_ranking"
 SCHEDULE = '"0 2 * * *"'
 URI = '"${SHOP_URI}/clicks"'
@@ -67,7 +71,7 @@ CASES: list[tuple[str, str, str, str]] = [
         R,
         "kind: parquet",
         "kind: parqet",
-        "data.source.kind: [field.choice] must be 'csv', 'jsonl' or 'parquet', got 'parqet' (did you mean parquet?)",
+        f"data.source.kind: [field.choice] must be {KINDS}, got 'parqet' (did you mean parquet?)",
     ),
     *(
         (
@@ -108,13 +112,13 @@ CASES: list[tuple[str, str, str, str]] = [
         R,
         "model: ranker",
         "model: rnker",
-        "train.model: [model.unknown] there is no model 'rnker' (known: boosted_trees, lightgbm, linear, ranker; a class of your own: name its package in NIGHTSHIFT_MODEL_PACKAGES, docs/extending.md)",
+        f"train.model: [model.unknown] there is no model 'rnker' (known: {', '.join(trained_families())}; a class of your own: name its package in NIGHTSHIFT_MODEL_PACKAGES, docs/extending.md)",
     ),
     (
         R,
         "model: ranker",
         "model: os:system",
-        "train.model: [model.unknown] there is no model 'os:system' (known: boosted_trees, lightgbm, linear, ranker; a class of your own: name its package in NIGHTSHIFT_MODEL_PACKAGES, docs/extending.md)",
+        f"train.model: [model.unknown] there is no model 'os:system' (known: {', '.join(trained_families())}; a class of your own: name its package in NIGHTSHIFT_MODEL_PACKAGES, docs/extending.md)",
     ),
     (R, SCHEDULE, "not a cron", f"schedule: [schedule.invalid] 'not a cron' has 3 fields, cron has 5 {CRON}"),
     (

@@ -12,6 +12,7 @@ from tests.unit.training.spec.problem_texts import CASES, EPOCHS, LR, NAMED, SCH
 from training.contracts import ExitCode
 from training.errors import Problem, SpecError
 from training.spec import PipelineSpec, load_spec, parse_spec
+from training.spec.descriptors.families import trained_families
 
 Changed = Callable[..., bytes]
 
@@ -118,7 +119,7 @@ def test_class_of_any_other_package_is_refused(
     monkeypatch.setenv("NIGHTSHIFT_MODEL_PACKAGES", "acme")
     (problem,) = refuse(R, ("model: ranker", f'model: "{model}"'))
     assert problem.code == "model.unknown"
-    assert problem.hint == "known: boosted_trees, lightgbm, linear, ranker; or package.module:Class of acme"
+    assert problem.hint == f"known: {', '.join(trained_families())}; or package.module:Class of acme"
 
 
 def test_file_is_named_after_its_pipeline(tmp_path: Path, changed: Changed) -> None:
