@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "plugins")]
 
 from nightshift.execution.kubernetes.config import Cluster  # noqa: E402
-from nightshift.execution.kubernetes.launch import Launch  # noqa: E402
+from nightshift.execution.kubernetes.launch_request import Launch  # noqa: E402
 from nightshift.execution.kubernetes.manifests import LAUNCH_LABEL  # noqa: E402
 from tests.kubernetes.cluster_installation import NAMESPACE, SHIPPED, kubectl  # noqa: E402
 from tests.kubernetes.queues import stand_in, why_no_kueue  # noqa: E402

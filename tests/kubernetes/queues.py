@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from nightshift.execution.kubernetes.config import Cluster
-from nightshift.execution.kubernetes.launch import Launch
+from nightshift.execution.kubernetes.launch_request import Launch
 from nightshift.execution.kubernetes.manifests import job_manifest
 from tests.kubernetes.cluster_installation import NAMESPACE, kubectl
 from tests.kubernetes.conftest import reason_to_skip

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from nightshift.execution.kubernetes.config import Cluster
-from nightshift.execution.kubernetes.launch import Launch
+from nightshift.execution.kubernetes.launch_request import Launch
 from nightshift.execution.kubernetes.manifests import job_manifest, pod_manifest
 from tests.kubernetes.cluster_installation import kubectl
 

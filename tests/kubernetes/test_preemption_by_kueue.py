@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from nightshift.execution.kubernetes.config import Cluster
-from nightshift.execution.kubernetes.launch import Launch
+from nightshift.execution.kubernetes.launch_request import Launch
 from tests.chaos.test_kills import resumed, steps_done
 from tests.kubernetes.cluster_installation import NAMESPACE, ClusterInstallation, kubectl
 from tests.kubernetes.queues import cluster_queue, stand_in, why_no_kueue

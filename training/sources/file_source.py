@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from training.sources.interface import SourcePart, SourceWindow
 from training.sources.listing import SourceObject, list_partitions, list_source, read_source
-from training.sources.source import SourcePart, SourceWindow
 from training.sources.table_contract import TableContract
 
 

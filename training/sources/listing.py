@@ -15,9 +15,9 @@ import obstore
 from obstore import exceptions as obstore_errors
 
 from training.errors import DataError
+from training.sources.interface import ListedPart, SourcePart, SourceWindow
 from training.sources.local_folder import check_local_source
 from training.sources.registry import source_of
-from training.sources.source import ListedPart, SourcePart, SourceWindow
 from training.sources.table_contract import TableContract, contracts_of
 from training.spec import PipelineSpec
 from training.spec.schedule.instants import main_partitions, partitions, window, with_history

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from training.errors import DataError, NightshiftError, Problem, SpecError, UnavailableError, shown
 from training.sanitizing import masked
-from training.sources.source import PartContent, Source, SourcePart, SourceWindow
+from training.sources.interface import PartContent, Source, SourcePart, SourceWindow
 from training.sources.table_contract import TableContract
 from training.spec.descriptors.sources import SOURCES
 from training.spec.registry import imported
@@ -32,7 +32,7 @@ def source_of(contract: TableContract) -> Source:
         where = "where Airflow parses DAG files and where stages run"
         message = f"table {shown(contract.name)} is of the kind {shown(kind)}, which is not installed here"
         raise SpecError("data", [Problem(code="source.unknown", message=message, hint=f"install the distribution that adds it {where}")])
-    hint = "assign SOURCE = a class with the methods of training.sources.source.Source"
+    hint = "assign SOURCE = a class with the methods of training.sources.interface.Source"
     return _InstalledSource(contract, imported(kind, SOURCES.implementation_of(kind), _is_source, code="source.not_a_source", hint=hint))
 
 

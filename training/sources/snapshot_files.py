@@ -21,9 +21,9 @@ from training.errors import DataError, NightshiftError, UnavailableError, shown
 from training.runtime.exhausted_resources import machine_limit
 from training.sanitizing import masked
 from training.sources.arrow_schema import ARROW_TYPES, check_named, declared_columns, require, schema_of, type_name
+from training.sources.interface import ArrowStream, PartContent, SourceWindow
 from training.sources.row_filters import selected
 from training.sources.size_limits import check_size, decoded_bytes
-from training.sources.source import ArrowStream, PartContent, SourceWindow
 from training.sources.table_contract import TableContract
 from training.spec.schedule.partitions import bounds_of
 from training.sql.expressions import columns_of, hardened, quoted

@@ -34,7 +34,7 @@ from training.spec.uris import resolve_uris
 
 if TYPE_CHECKING:
     from training.runtime.context import StageContext
-    from training.sources.source import ListedPart
+    from training.sources.interface import ListedPart
     from training.spec import PipelineSpec
     from training.store import Store
 

@@ -16,7 +16,7 @@ from training.contracts import JsonObject, json_object
 from training.errors import DataError, NightshiftError, StoreError
 from training.store import Store, metric_journal, records
 from training.store.bucket import Listed
-from training.store.checkpoint_entries import standing
+from training.store.checkpoint_records import standing
 from training.store.work_folder import StoreUri
 
 HINT: Final = "restore it from a backup, or delete it if it is not needed; until then nothing is deleted"

@@ -10,7 +10,7 @@ from typing import Any, Final
 from nightshift.doctor.findings import Finding, Installation, bad, good
 from nightshift.execution.backend import backend_of
 from nightshift.execution.kubernetes.config import VARIABLE, Cluster, check_placement, cluster_of
-from nightshift.execution.kubernetes.launch import Launch, launch_name, launch_of
+from nightshift.execution.kubernetes.launch_request import Launch, launch_name, launch_of
 from nightshift.execution.kubernetes.manifests import pod_manifest
 from training.errors import SpecError, UnavailableError
 from training.spec import PipelineSpec, load_spec

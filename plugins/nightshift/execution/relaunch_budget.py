@@ -17,7 +17,7 @@ from training.spec import PipelineSpec
 from training.spec.scalar_types import size_text
 from training.stage_table import TRAININGS
 from training.store import WorkFolder
-from training.store.checkpoint_entries import standing
+from training.store.checkpoint_records import standing
 
 PAUSE_STEP_SECONDS: Final = 1.0
 MAX_PAUSE_STEPS: Final = 10

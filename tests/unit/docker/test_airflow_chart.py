@@ -18,7 +18,7 @@ from airflow.sdk.execution_time.task_runner import _serialize_template_field
 from sqlalchemy import create_engine
 
 from nightshift.execution.kubernetes.config import load_cluster
-from nightshift.execution.kubernetes.launch import launch_of
+from nightshift.execution.kubernetes.launch_request import launch_of
 from nightshift.execution.kubernetes.manifests import job_manifest
 from nightshift.mlflow_account import MLFLOW_PASSWORD, MLFLOW_USER
 from nightshift.operators.pods import TrainingJobOperator

@@ -18,7 +18,7 @@ import yaml
 from kubernetes.utils.quantity import parse_quantity
 
 from nightshift.execution.kubernetes.config import load_cluster
-from nightshift.execution.kubernetes.launch import Launch
+from nightshift.execution.kubernetes.launch_request import Launch
 from nightshift.execution.kubernetes.manifests import labels_of
 from tests.unit.docker.restricted_profile import violations
 from training.runtime.provenance import CHECKOUT

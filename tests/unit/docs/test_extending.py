@@ -50,7 +50,7 @@ assert "| `test_rows` | every candidate | `fail` | evaluate.checks.test_rows |" 
 """,
     "source": """
 import datetime, pyarrow as pa
-from training.sources.source import SourceWindow
+from training.sources.interface import SourceWindow
 from training.sources.kinds.arrow import SOURCE
 from training.spec.descriptors.sources import SOURCES
 assert "arrow" in SOURCES.names() and '"arrow"' in schema_text()

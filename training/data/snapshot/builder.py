@@ -16,10 +16,10 @@ from training.data.snapshot.label_delay import SplitRule, UnknownLabels, unknown
 from training.data.snapshot.meta import PartFacts, SnapshotMeta, TableFacts
 from training.errors import DataError, shown
 from training.sources.arrow_schema import schema_hash
+from training.sources.interface import ListedPart, Source, SourcePart, SourceWindow
 from training.sources.registry import source_of
 from training.sources.size_limits import check_size, table_limit_bytes
 from training.sources.snapshot_files import LabelTimes, TablePart, part_as_is, part_of_rows, read_rows
-from training.sources.source import ListedPart, Source, SourcePart, SourceWindow
 from training.sources.table_contract import TableContract
 from training.store import Manifest, Store
 from training.store.manifests import FileEntry

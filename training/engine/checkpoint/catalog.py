@@ -13,7 +13,7 @@ from training.contracts import StageRequest, StageResult
 from training.engine.checkpoint.chunks import Saved, read_index
 from training.errors import DataError, DeniedError, Problem, SpecError, shown
 from training.store import Manifest, Store
-from training.store.checkpoint_entries import CHECKPOINT, standing
+from training.store.checkpoint_records import CHECKPOINT, standing
 from training.store.work_folder import StoreUri
 
 SOURCE: Final = "nightshift checkpoints"

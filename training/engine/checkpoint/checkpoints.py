@@ -18,7 +18,7 @@ from training.engine.checkpoint.writer import CheckpointWriter, Commits, Interva
 from training.errors import UnavailableError
 from training.installation import node_name
 from training.runtime.context import StageContext
-from training.store.checkpoint_entries import WITHDRAWN
+from training.store.checkpoint_records import WITHDRAWN
 
 if TYPE_CHECKING:
     from training.engine.checkpoint.tensors import State

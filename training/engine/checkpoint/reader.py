@@ -15,7 +15,7 @@ from training.errors import DataError, NoUsableCheckpointError, Problem, SpecErr
 from training.process import liveness
 from training.runtime.context import StageContext
 from training.store import Manifest
-from training.store.checkpoint_entries import standing
+from training.store.checkpoint_records import standing
 from training.store.work_folder import StoreUri
 
 if TYPE_CHECKING:

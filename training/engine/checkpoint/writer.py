@@ -26,7 +26,7 @@ from training.errors import LeaseLostError, NightshiftError, UnavailableError
 from training.process import liveness
 from training.runtime.context import StageContext
 from training.store import Manifest, set_run_ref
-from training.store.checkpoint_entries import CHECKPOINT
+from training.store.checkpoint_records import CHECKPOINT
 from training.store.manifests import FileEntry
 from training.store.work_folder import StoreUri
 

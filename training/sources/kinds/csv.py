@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from training.sources.file_source import FileSource
-from training.sources.source import PartContent, SourcePart
+from training.sources.interface import PartContent, SourcePart
 
 
 class CsvSource(FileSource):

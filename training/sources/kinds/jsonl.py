@@ -6,7 +6,7 @@ from pathlib import Path
 
 from training.errors import DataError
 from training.sources.file_source import FileSource
-from training.sources.source import PartContent, SourcePart
+from training.sources.interface import PartContent, SourcePart
 
 
 class JsonLinesSource(FileSource):

@@ -1,7 +1,7 @@
 """Which kinds of sources there are: names and descriptors, as the spec's rules read them.
 
 A module of training/sources/kinds/ is a kind of files. A distribution adds another kind by an entry point of the group
-`nightshift.sources` whose value is a module with a `DESCRIPTOR` and a `SOURCE` (`training.sources.source.Source`). DAG files import that
+`nightshift.sources` whose value is a module with a `DESCRIPTOR` and a `SOURCE` (`training.sources.interface.Source`). DAG files import that
 module where a spec names its kind, so it imports its libraries in its functions.
 """
 

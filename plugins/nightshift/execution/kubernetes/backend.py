@@ -10,7 +10,7 @@ from nightshift.execution import gpus
 from nightshift.execution.attempt_end import Action, AttemptEnd, StageEndedError
 from nightshift.execution.backend import Backend, Deferral, StageTask, keys_set
 from nightshift.execution.kubernetes.config import Cluster, check_placement, cluster_of
-from nightshift.execution.kubernetes.launch import launch_of
+from nightshift.execution.kubernetes.launch_request import launch_of
 from nightshift.execution.kubernetes.manifests import labels_of, resources_of
 from nightshift.execution.kubernetes.status import LaunchStatus
 from nightshift.settings import Settings

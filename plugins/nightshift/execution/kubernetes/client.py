@@ -16,7 +16,7 @@ from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
 from nightshift.execution.kubernetes.config import Cluster
-from nightshift.execution.kubernetes.launch import Kind, Launch
+from nightshift.execution.kubernetes.launch_request import Kind, Launch
 from nightshift.execution.kubernetes.manifests import LAUNCH_LABEL, Manifest, job_manifest, pod_manifest, service_manifest
 from nightshift.execution.kubernetes.status import LaunchStatus, look_at_gang, look_at_pod
 from training.errors import DeniedError, NightshiftError, Problem, SpecError, UnavailableError

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from nightshift.execution.attempt_end import SIGNALS_START
 from nightshift.execution.kubernetes.config import Cluster, Nodes
-from nightshift.execution.kubernetes.launch import Launch
+from nightshift.execution.kubernetes.launch_request import Launch
 from training.contracts import ExitCode
 from training.installation import STOP_NOTICE
 from training.spec.scalar_types import size_text

@@ -16,7 +16,7 @@ from nightshift.execution.attempt_end import PARTIAL, UNPLACED, Action, AttemptE
 from nightshift.execution.backend import ELASTIC, StageTask, spec_environment
 from nightshift.execution.kubernetes.client import Submitter
 from nightshift.execution.kubernetes.config import Cluster
-from nightshift.execution.kubernetes.launch import Kind, Launch, kind_of, launch_name, launch_of
+from nightshift.execution.kubernetes.launch_request import Kind, Launch, kind_of, launch_name, launch_of
 from nightshift.execution.kubernetes.slow_nodes import NOTHING, Avoidance, avoidance
 from nightshift.execution.kubernetes.status import LaunchStatus
 from nightshift.execution.kubernetes.timeouts import LaunchTimeouts, limits_of

@@ -15,8 +15,8 @@ from training.data.snapshot.builder import SnapshotPlan, _named, take_snapshot
 from training.data.snapshot.meta import rows_per_table
 from training.errors import DataError, SpecError
 from training.runtime.provenance import CHECKOUT
+from training.sources.interface import ListedPart
 from training.sources.listing import list_source, listing_for, missing_partitions
-from training.sources.source import ListedPart
 from training.sources.table_contract import TableContract, contracts_of
 from training.spec import PipelineSpec, load_spec, resolve_uris, spec_part
 from training.spec.sections.data import Column

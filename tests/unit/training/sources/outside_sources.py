@@ -19,7 +19,7 @@ import sqlite3
 from urllib.parse import unquote, urlsplit
 
 from training.errors import DataError
-from training.sources.source import PartContent, SourcePart
+from training.sources.interface import PartContent, SourcePart
 from training.spec.descriptors.sources import Days, SourceDescriptor
 from training.spec.scalar_types import Section
 
@@ -75,7 +75,7 @@ SOURCE = SqliteSource
 CALENDAR = '''
 """The days of the week, computed: a table that is in no place."""
 
-from training.sources.source import PartContent, SourcePart
+from training.sources.interface import PartContent, SourcePart
 from training.spec.descriptors.sources import SourceDescriptor
 
 DESCRIPTOR = SourceDescriptor(has_uri=False)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from training.errors import DataError
+from training.sources.interface import SourceWindow
 from training.sources.registry import source_of
 from training.sources.snapshot_files import read_rows
-from training.sources.source import SourceWindow
 from training.sources.table_contract import TableContract
 from training.spec.sections.data import Column
 

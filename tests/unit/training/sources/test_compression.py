@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 from training.errors import DataError
+from training.sources.interface import SourcePart, SourceWindow
 from training.sources.listing import list_source
 from training.sources.registry import source_of
 from training.sources.snapshot_files import read_rows
-from training.sources.source import SourcePart, SourceWindow
 from training.sources.table_contract import TableContract
 from training.spec.sections.data import Column
 

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pytest
 
+from training.sources.interface import PartContent
 from training.sources.snapshot_files import read_rows
-from training.sources.source import PartContent
 from training.sources.table_contract import TableContract
 from training.spec.sections.data import Column
 

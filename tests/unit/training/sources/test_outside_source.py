@@ -18,10 +18,10 @@ from nightshift.operators.wait import WaitForData
 from tests.unit.training.installed_distribution import installed
 from tests.unit.training.sources.outside_sources import AS_OF, FILES, KINDS, ROWS_PER_DAY, Shop, changed
 from training.errors import DataError, NightshiftError, SpecError, UnavailableError
+from training.sources.interface import PartContent, SourcePart
 from training.sources.listing import listing_for, missing_partitions
 from training.sources.registry import source_of
 from training.sources.snapshot_files import read_rows
-from training.sources.source import PartContent, SourcePart
 from training.sources.table_contract import contracts_of
 from training.spec import PipelineSpec, freeze, parse_spec, spec_part
 from training.spec.registry import installed as installed_names

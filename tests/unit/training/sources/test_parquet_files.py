@@ -14,8 +14,8 @@ from pyarrow.parquet import encryption
 
 from training.errors import DataError
 from training.sources.arrow_schema import schema_hash
+from training.sources.interface import PartContent
 from training.sources.snapshot_files import part_as_is, read_rows
-from training.sources.source import PartContent
 from training.sources.table_contract import TableContract
 from training.spec.sections.data import Column
 

@@ -26,8 +26,8 @@ READ_BY_NAME = {
     "train.parallel.shard": "training/spec/sections/train.py",
     "train.parallel.tensor": "training/spec/sections/train.py",
     "train.parallel.pipeline": "training/spec/sections/train.py",
-    "resources.cpus": "plugins/nightshift/execution/kubernetes/launch.py",
-    "resources.memory": "plugins/nightshift/execution/kubernetes/launch.py",
+    "resources.cpus": "plugins/nightshift/execution/kubernetes/launch_request.py",
+    "resources.memory": "plugins/nightshift/execution/kubernetes/launch_request.py",
     # By `smaller_sizes`, which launches call.
     "train.placement.min_nodes": "training/spec/rules/training.py",
     "tune.space.float": "training/spec/sections/tuning.py",

@@ -17,7 +17,7 @@ from devstack.shop import day_path, write_day
 from tests.commands import command
 from training.contracts import ExitCode
 from training.runtime.provenance import CHECKOUT
-from training.sources.source import ListedPart
+from training.sources.interface import ListedPart
 from training.spec import PipelineSpec, parse_spec, resolve_uris
 from training.stages import check_data
 from training.stages.check_data import MIN_FILES

@@ -13,7 +13,7 @@ from tests.unit.training.large.flipped_bits import Attempt, Flip, attempt, flip_
 from training.large.replicas import WORDS_AT_A_TIME, digest_of, minority
 from training.spec.layout import Layout
 from training.store import Store
-from training.store.checkpoint_entries import standing
+from training.store.checkpoint_records import standing
 
 CPU = torch.device("cpu")
 

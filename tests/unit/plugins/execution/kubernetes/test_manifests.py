@@ -7,7 +7,7 @@ import pytest
 from torch.distributed.run import config_from_args, parse_args
 
 from nightshift.execution.kubernetes.config import Cluster
-from nightshift.execution.kubernetes.launch import Launch, launch_name, launch_of
+from nightshift.execution.kubernetes.launch_request import Launch, launch_name, launch_of
 from nightshift.execution.kubernetes.manifests import (
     command_of,
     job_manifest,

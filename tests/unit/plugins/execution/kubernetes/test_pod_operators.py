@@ -12,7 +12,7 @@ from airflow.providers.cncf.kubernetes.operators.job import KubernetesJobOperato
 from airflow.providers.cncf.kubernetes.operators.pod import KubernetesPodOperator
 from airflow.sdk.exceptions import TaskDeferred
 
-from nightshift.execution.kubernetes.launch import launch_of
+from nightshift.execution.kubernetes.launch_request import launch_of
 from nightshift.execution.kubernetes.manifests import Manifest, job_manifest, pod_manifest
 from nightshift.execution.kubernetes.remote_work import RemoteWork
 from nightshift.execution.kubernetes.status import LaunchStatus

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from nightshift.execution.kubernetes import logs, trigger
-from nightshift.execution.kubernetes.launch import Kind
+from nightshift.execution.kubernetes.launch_request import Kind
 from nightshift.execution.kubernetes.remote_work import WatchedLaunch
 from nightshift.execution.kubernetes.status import LaunchStatus
 from nightshift.execution.kubernetes.timeouts import LaunchTimeouts

@@ -21,7 +21,7 @@ from training.engine.parallel.gang import Gang
 from training.errors import PreemptedError
 from training.large.checkpoint.savers import Savers
 from training.store import point_at
-from training.store.checkpoint_entries import WITHDRAWN
+from training.store.checkpoint_records import WITHDRAWN
 from training.store.work_folder import StoreUri
 
 main = command("checkpoints")

@@ -3,7 +3,7 @@
 import pytest
 
 from nightshift.execution.kubernetes.config import Cluster
-from nightshift.execution.kubernetes.launch import launch_of
+from nightshift.execution.kubernetes.launch_request import launch_of
 from training.errors import SpecError
 from training.runtime.provenance import CHECKOUT
 from training.spec import PipelineSpec, freeze, load_spec, parse_spec, spec_part
