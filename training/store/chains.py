@@ -1,8 +1,9 @@
-"""Refs: the only things that move, and only by compare-and-set.
+"""Chains of records: the only things that move, and only by compare-and-set.
 
-A ref is a chain of numbered, immutable records: record n + 1 is made by conditional create, so of two writers
-that both saw n exactly one wins and the other gets an error. Local folders have no conditional overwrite, every storage
-has conditional create, so one mechanism serves all of them; and a ref's history stays readable.
+A chain has a name in the store, and its newest record is its value: a ref below `refs/`, a run's, a work's lease and commits, its
+launches. It consists of numbered, immutable records: record n + 1 is made by conditional create, so of two writers that both saw n
+exactly one wins and the other gets an error. Local folders have no conditional overwrite, every storage has conditional create, so one
+mechanism serves all of them; and a ref's history stays readable.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What a training's journal says of its checkpoints, for all who read it: the training, the task that relaunches it, the collector.
+"""What the chain of a training's work says of its checkpoints, for the training, the task that relaunches it, and the collector.
 
-An entry `checkpoint` names one. An entry `withdrawn` takes back those before it that hold steps which turned out to be wrong.
+A record `checkpoint` names one. A record `withdrawn` takes back those before it that hold steps which turned out to be wrong.
 """
 
 from __future__ import annotations

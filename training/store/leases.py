@@ -1,7 +1,7 @@
 """One writer per work: leases with epochs, and the fence that refuses a writer whose time is over.
 
-Lease changes and commits go through one chain, the work's chain: an entry is made by conditional create at the
-number after the last one its writer has seen. A take-over is an entry too, so the commit of a writer that was taken
+Lease changes and commits go through one chain, that of the work: a record is made by conditional create at the
+number after the last one its writer has seen. A take-over is a record too, so the commit of a writer that was taken
 over lands on a number that exists and is refused, however late it comes. (The shared-log construction of, for
 instance, Balakrishnan et al., "CORFU", NSDI 2012, with the object store as the log.)
 """
@@ -65,35 +65,35 @@ class Lease:
         work_folder.claim()
         chain = work_folder.chain()
         while True:
-            entries = chain.history()
-            holder = _holder_of(entries)
+            records = chain.history()
+            holder = _holder_of(records)
             if holder and not holder.released and holder.owner != owner and holder.epoch != takeover_epoch:
                 raise LeaseHeldError(
                     "lease.held",
                     f"{work_folder.uri} is being worked on by {holder.owner} (attempt {holder.attempt_id}, epoch {holder.epoch})",
                 )
             epoch = (holder.epoch if holder else 0) + 1
-            head = entries[-1].number if entries else 0
+            head = records[-1].number if records else 0
             # Two processes of one attempt, a pod and its replacement, would write the same bytes, and both find that they won.
-            entry = {"kind": "lease", "epoch": epoch, "owner": owner, "attempt_id": attempt_id, "nonce": secrets.token_hex(8)}
-            if chain.move(entry, expected=head):
-                is_restart = any(each.value["kind"] == "lease" and each.value["attempt_id"] == attempt_id for each in entries)
+            record = {"kind": "lease", "epoch": epoch, "owner": owner, "attempt_id": attempt_id, "nonce": secrets.token_hex(8)}
+            if chain.move(record, expected=head):
+                is_restart = any(each.value["kind"] == "lease" and each.value["attempt_id"] == attempt_id for each in records)
                 return cls(work_folder, epoch=epoch, owner=owner, attempt_id=attempt_id, head=head + 1, is_restart=is_restart)
 
     def commit(self, kind: str, payload: Mapping[str, object]) -> None:
-        """Append one entry (`checkpoint`, `commit`) in this lease's name.
+        """Append one record (`checkpoint`, `commit`) in this lease's name.
 
         Raises:
-            LeaseLostError: `lease.lost`, a newer attempt took over; the entry was not made.
+            LeaseLostError: `lease.lost`, a newer attempt took over; the record was not made.
         """
-        entry = {"kind": kind, "epoch": self.epoch, "attempt_id": self.attempt_id, "payload": dict(payload)}
+        record = {"kind": kind, "epoch": self.epoch, "attempt_id": self.attempt_id, "payload": dict(payload)}
         with self._lock:
-            while not self._chain.move(entry, expected=self._head):
+            while not self._chain.move(record, expected=self._head):
                 head = self._head
-                if entry in self._adopt_own():
+                if record in self._adopt_own():
                     return
                 if self._head == head:
-                    message = f"{self._work_folder.uri}/journal refuses entry {head + 1} as existing, and does not list it"
+                    message = f"{self._work_folder.uri}/journal refuses record {head + 1} as existing, and does not list it"
                     raise UnavailableError("storage.conflict", message)
             self._head += 1
 
@@ -103,27 +103,27 @@ class Lease:
             self._adopt_own()
 
     def _adopt_own(self) -> list[Any]:
-        """Continue after entries of this lease that were made although their writer got the error that the storage does not answer.
+        """Continue after records of this lease that were made although their writer got the error that the storage does not answer.
 
         An epoch has one holder, so what is in this one's name was written by it.
 
         Raises:
-            LeaseLostError: `lease.lost`, there is another writer's entry.
+            LeaseLostError: `lease.lost`, there is another writer's record.
         """
         try:
-            entries = self._chain.history(after=self._head)
+            records = self._chain.history(after=self._head)
         except StoreError as err:
             # Written by another process: what it says cannot be read, perhaps because a later version wrote it.
-            message = f"{self._work_folder.uri}/journal has an entry after {self._head} that cannot be read, so this attempt stops: {err}"
+            message = f"{self._work_folder.uri}/journal has a record after {self._head} that cannot be read, so this attempt stops: {err}"
             raise LeaseLostError("lease.lost", message) from err
-        for entry in entries:
-            if entry.value["epoch"] != self.epoch or entry.value["kind"] == "lease":
-                self._raise_lost(entries)
-            self._head = entry.number
-        return [entry.value for entry in entries]
+        for record in records:
+            if record.value["epoch"] != self.epoch or record.value["kind"] == "lease":
+                self._raise_lost(records)
+            self._head = record.number
+        return [record.value for record in records]
 
-    def _raise_lost(self, entries: list[ChainRecord]) -> NoReturn:
-        holder = _holder_of(entries)
+    def _raise_lost(self, records: list[ChainRecord]) -> NoReturn:
+        holder = _holder_of(records)
         who = f"{holder.owner} (attempt {holder.attempt_id}, epoch {holder.epoch})" if holder else "another writer"
         message = f"{self._work_folder.uri} was taken over from epoch {self.epoch} by {who}; this attempt's commits are refused"
         raise LeaseLostError("lease.lost", message, details={"new_attempt_id": holder.attempt_id if holder else ""})
@@ -163,14 +163,14 @@ class HolderWatch:
 
     @property
     def known(self) -> int:
-        """Number of the newest chain entry that the last poll saw, 0 for none."""
+        """Number of the newest chain record that the last poll saw, 0 for none."""
         return self._known
 
     def poll(self) -> tuple[LeaseHolder | None, int]:
         """Return (the live foreign holder or None, the epoch that may be taken over or 0)."""
         # Revisions never change: what was read once is known, and a poll lists what is new.
-        for entry in self._chain.history(after=self._known):
-            self._holder, self._known = _holder_after(self._holder, entry), entry.number
+        for record in self._chain.history(after=self._known):
+            self._holder, self._known = _holder_after(self._holder, record), record.number
         holder = self._holder
         if holder is None or holder.released or holder.owner == self._owner:
             return None, 0
@@ -188,15 +188,15 @@ def holder_of(chain: Chain) -> LeaseHolder | None:
     return _holder_of(chain.history())
 
 
-def _holder_of(entries: list[ChainRecord]) -> LeaseHolder | None:
+def _holder_of(records: list[ChainRecord]) -> LeaseHolder | None:
     holder: LeaseHolder | None = None
-    for entry in entries:
-        holder = _holder_after(holder, entry)
+    for record in records:
+        holder = _holder_after(holder, record)
     return holder
 
 
-def _holder_after(holder: LeaseHolder | None, entry: ChainRecord) -> LeaseHolder | None:
-    value = entry.value
+def _holder_after(holder: LeaseHolder | None, record: ChainRecord) -> LeaseHolder | None:
+    value = record.value
     if value["kind"] == "lease":
         return LeaseHolder(value["epoch"], value["owner"], value["attempt_id"], released=False)
     if value["kind"] == "release" and holder is not None and value["epoch"] == holder.epoch:

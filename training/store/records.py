@@ -1,4 +1,4 @@
-"""Records: small JSON documents at a fixed key (records of refs, journal entries, results, requests) that show damage.
+"""Records: small JSON documents at a fixed key (records of chains, results, requests) that show damage.
 
 A record carries `_record: {version, digest}`; the digest is of its key and its value, so the content of another record is refused, too.
 Its bytes are the canonical JSON of both and a newline: the only encoding, so any other bytes are damage.

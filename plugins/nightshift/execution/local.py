@@ -124,7 +124,7 @@ def wait_for_others(task: StageTask) -> tuple[int, StageResult | None]:
     known = -1
     while True:
         holder, takeover_epoch = watch.poll()
-        # A result is committed between two entries of the journal: while none is new, there is none to look for.
+        # A result is committed between two records of the work's chain: while none is new, there is none to look for.
         if holder is None or watch.known != known:
             known = watch.known
             found = task.work.folder.result()

@@ -98,7 +98,7 @@ def back_off_seconds(name: str, releases: int) -> float:
 
 
 def resumption(work_folder: WorkFolder) -> str:
-    """Describe where the next attempt at a work resumes, by the work's journal."""
+    """Describe where the next attempt at a work resumes, by the work's chain."""
     checkpoints = [entry.value["payload"] for entry in standing(work_folder.chain().history(), attrgetter("value"))]
     if not checkpoints:
         return "starting from the beginning"

@@ -186,7 +186,7 @@ def _reused_training(store: Store, pipeline: str, run: str) -> StageResult | Non
 
 
 def _saved(store: Store, pipeline: str, work_id: str) -> list[Listing]:
-    """Return what a training's journal has, without names; of a step that was saved again, the last one."""
+    """Return what the chain of a training's work has, without names; of a step that was saved again, the last one."""
     prefix = f"stages/{pipeline}/{STAGE}/{work_id}/journal"
     times = {entry.key: entry.modified for entry in store.bucket.list(prefix)}
     by_step: dict[int, Listing] = {}

@@ -180,7 +180,7 @@ class Checkpoints:
         self._reader.begin_at(digest, keep=self._keep)
 
     def restore(self, entry_number: int) -> Restored:
-        """Return the checkpoint that a journal entry names."""
+        """Return the checkpoint that a record of the work's chain names."""
         return self._reader.restore(entry_number)
 
     def names(self, entry_number: int) -> frozenset[str]:

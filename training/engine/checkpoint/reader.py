@@ -72,7 +72,7 @@ class CheckpointReader:
         """Digest of another training's checkpoint that this one begins at; empty: none."""
 
     def newest_entry(self, *, before: int | None = None) -> int:
-        """Return the journal number of the newest usable checkpoint, 0 where none was ever committed.
+        """Return the number in the work's chain of the newest usable checkpoint, 0 where none was ever committed.
 
         One that was withdrawn does not count. Of one that several processes wrote, the blocks are looked up and not read: each process
         verifies those that it restores.
@@ -133,7 +133,7 @@ class CheckpointReader:
         logger.info("begins at the checkpoint %s, after step %d", digest, meta["step"])
 
     def restore(self, entry_number: int) -> Restored:
-        """Return the whole checkpoint that a journal entry names.
+        """Return the whole checkpoint that a record of the chain names.
 
         Raises:
             DataError: a block is missing or altered, or `checkpoint.unreadable`.
@@ -151,7 +151,7 @@ class CheckpointReader:
         return Restored(data, index, cast(Position, meta))
 
     def names(self, entry_number: int) -> frozenset[str]:
-        """Return the names of the tensors of the checkpoint that a journal entry names.
+        """Return the names of the tensors of the checkpoint that a record of the chain names.
 
         Raises:
             DataError: `checkpoint.unreadable`. SpecError: `checkpoint.mismatch`.
@@ -161,7 +161,7 @@ class CheckpointReader:
         return frozenset(saved.tensors)
 
     def restore_into(self, entry_number: int, state: State, *, optional_prefixes: Sequence[str] = ()) -> Filled:
-        """Fill the given tensors with the checkpoint that a journal entry names; this process reads only the blocks that it needs.
+        """Fill the given tensors with the checkpoint that a record of the chain names; this process reads only the blocks that it needs.
 
         Args:
             state: tensors by name, whole or DTensors, as they are laid out now: the checkpoint may be of another layout.

@@ -1,6 +1,6 @@
 """Writes checkpoints: one copy out of the training's tensors, everything else in a thread; committed through the lease.
 
-A block that did not change is not written again. The commit is an entry of the work's journal, so a fenced attempt's is refused.
+A block that did not change is not written again. The commit is a record of the work's chain, so a fenced attempt's is refused.
 Here is what all writers share, and the one of a single process; `training.large.checkpoint.sharded_writer` is that of several.
 """
 
@@ -73,7 +73,7 @@ class Interval:
 
 
 class Commits:
-    """Makes checkpoints of one training's work folder known: the manifest, the journal's entry, the run's refs."""
+    """Makes checkpoints of one training's work folder known: the manifest, the record in the chain, the run's refs."""
 
     def __init__(self, context: StageContext, *, identity: CheckpointIdentity, keep: int) -> None:
         self._context = context

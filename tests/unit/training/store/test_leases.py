@@ -103,7 +103,7 @@ def test_storage_that_refuses_an_entry_and_lists_none_is_an_error(work_folder: W
     lease = Lease.acquire(work_folder, owner="one", attempt_id="a")
     monkeypatch.setattr(Chain, "move", lambda _ref, _value, *, expected: expected < 0)
 
-    with pytest.raises(UnavailableError, match="refuses entry 2 as existing, and does not list it"):
+    with pytest.raises(UnavailableError, match="refuses record 2 as existing, and does not list it"):
         lease.commit("checkpoint", {"step": 1})
 
 
