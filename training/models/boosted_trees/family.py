@@ -26,9 +26,9 @@ class BoostedTreesSettings(Section):
     colsample: _Share = 1.0
     """Of the features, drawn for each tree."""
     reg_lambda: _Penalty = 1.0
-    """L2 penalty on the values of leaves. Unit: no unit."""
+    """L2 penalty on the values of leaves. Unit: none."""
     reg_alpha: _Penalty = 0.0
-    """L1 penalty on the values of leaves. Unit: no unit. Example: `0.1`."""
+    """L1 penalty on the values of leaves. Unit: none. Example: `0.1`."""
     gamma: _Penalty = 0.0
     """Least reduction of the loss by a split. Unit: loss."""
     max_bin: Annotated[int, Field(ge=2, le=65536)] = 256

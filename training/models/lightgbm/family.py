@@ -28,9 +28,9 @@ class LightgbmSettings(Section):
     bagging_fraction: _Share = 1.0
     """Of the rows, for each tree."""
     lambda_l1: _Penalty = 0.0
-    """L1 penalty on the values of leaves. Unit: no unit."""
+    """L1 penalty on the values of leaves. Unit: none."""
     lambda_l2: _Penalty = 0.0
-    """L2 penalty on the values of leaves. Unit: no unit."""
+    """L2 penalty on the values of leaves. Unit: none."""
     min_gain_to_split: _Penalty = 0.0
     """Least reduction of the loss by a split. Unit: loss."""
     max_bin: Annotated[int, Field(ge=2, le=65535)] = 255

@@ -117,7 +117,7 @@ class Sample(Section):
     share: Annotated[float, Field(gt=0, lt=1)]
     """Of the rows that `where` selects: 0.1 is about a tenth."""
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
-    """Another seed gives another sample. Unit: no unit."""
+    """Another seed gives another sample. Unit: none."""
 
 
 class Table(Section):
@@ -290,7 +290,7 @@ class Split(Section):
     """Of `column`: the values of each split's rows, `{test: [2025]}`; absent: train, validation, test.
     Example: `{train: [2023, 2024], validation: [2025], test: [2026]}`."""
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
-    """Of `random`, `group` and `stratified`: another seed makes another division. Unit: no unit."""
+    """Of `random`, `group` and `stratified`: another seed makes another division. Unit: none."""
     end: SplitEnd = "window"
     """Where the test split (every split, where `by` is not `time`) ends: at the window's end, where labels are complete
     (`labels_complete`), or this long before the window's end (`14d`). Rows after it are left out."""

@@ -106,7 +106,7 @@ class Train(Section):
     model: Line
     """A family of training/models/, or `package.module:Class` of an allowed package."""
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
-    """Of the initial weights, the order of rows, and all random numbers of the training. Unit: no unit."""
+    """Of the initial weights, the order of rows, and all random numbers of the training. Unit: none."""
     epochs: Annotated[int, Field(ge=1, le=100_000)]
     """Passes over the training rows; boosting rounds for trees. Unit: epochs."""
     batch_size: Annotated[int, Field(ge=1, le=2**27)] | None = None
@@ -115,7 +115,7 @@ class Train(Section):
     """Rows that a process holds in memory at once; it adds up the gradients of its share of a batch. Absent: the whole share.
     Unit: rows."""
     learning_rate: Annotated[float, Field(gt=0, le=100)] | None = None
-    """Required, but for `linear`, which has none. Unit: no unit."""
+    """Required, but for `linear`, which has none. Unit: none."""
     warmup_steps: Annotated[int, Field(ge=0, le=10**9)] | None = None
     """Steps until the learning rate is reached, linearly; absent: a twentieth of all steps. Unit: steps. Example: `100`."""
     warmup_share: Annotated[float, Field(ge=0, le=1)] | None = None
@@ -127,7 +127,7 @@ class Train(Section):
     momentum: Annotated[float, Field(ge=0, lt=1)] | None = None
     """Of `sgd` and `muon`; absent: 0.9 and 0.95."""
     weight_decay: Annotated[float, Field(ge=0, le=100)] | None = None
-    """AdamW and muon shrink the weights by it; `sgd` adds it times the weights to the gradient. Absent: 0. Unit: no unit."""
+    """AdamW and muon shrink the weights by it; `sgd` adds it times the weights to the gradient. Absent: 0. Unit: none."""
     early_stopping: Annotated[int, Field(ge=1, le=100_000)] | None = None
     """Epochs without a better validation metric after which training ends. Unit: epochs."""
     class_weight: ClassWeight = None

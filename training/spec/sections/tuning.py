@@ -72,7 +72,7 @@ class Tune(Section):
     objective: Line = "validation_loss"
     """`validation_loss`, or a metric of the task, over the validation rows."""
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
-    """Of the sampler. Unit: no unit."""
+    """Of the sampler. Unit: none."""
     patience: Annotated[int, Field(ge=1, le=10_000)] | None = None
     """Finished trials without a better one after which the study ends. Unit: trials."""
     within: PositiveDuration | None = None
