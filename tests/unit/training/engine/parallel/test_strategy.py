@@ -15,12 +15,10 @@ from tests.unit.training.models.family_bench import FamilyBench
 from training.data.dataset.loader import Batch, Loader
 from training.engine.parallel.ddp import ReplicatedModel
 from training.engine.parallel.gang import Gang
-from training.engine.parallel.single_process import Alone
 from training.engine.parallel.strategy import Strategy, SumLoss
 from training.errors import PeerLostError
 from training.models import strategy_choice
 from training.models.base import load_family
-from training.models.strategy_choice import strategy_for
 from training.runtime.provenance import CHECKOUT
 
 CPU = torch.device("cpu")
@@ -64,12 +62,6 @@ def test_only_strategies_and_checkpoints_name_torchs_parts_for_several_processes
 )
 def test_each_way_to_name_them_is_found(text: str) -> None:
     assert any(distributed_names(ast.parse(text)))
-
-
-def test_strategy_of_a_gang_is_replication_and_of_no_gang_is_refused() -> None:
-    assert isinstance(strategy_for(Gang(0, 1, CPU), precision="fp32"), ReplicatedModel)
-    with pytest.raises(TypeError, match="trains in a Gang, not in a Alone"):
-        strategy_for(Alone(), precision="fp32")
 
 
 def test_every_process_of_replication_is_a_data_rank_and_the_first_one_saves() -> None:
