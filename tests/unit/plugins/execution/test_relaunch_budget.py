@@ -66,7 +66,7 @@ def test_second_out_of_memory_fails_with_the_sizes_of_the_stage(ranking: Pipelin
 
 
 @pytest.mark.parametrize("action", [Action.FAIL, Action.RETRY, Action.GIVE_UP])
-def test_a_verdict_that_is_not_a_relaunch_ends_the_work_as_it_is(ranking: PipelineSpec, action: Action) -> None:
+def test_an_end_that_is_not_a_relaunch_ends_the_work_as_it_is(ranking: PipelineSpec, action: Action) -> None:
     end = replace(LOST, action=action)
     with pytest.raises(StageEndedError) as caught:
         next_relaunch(end, Relaunches(), ranking, "train")

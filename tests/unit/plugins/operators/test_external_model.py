@@ -171,7 +171,7 @@ def result_of(stage: str, digest: str) -> StageResult:
     )
 
 
-def test_the_address_of_an_import_is_that_of_its_file(store: Store) -> None:
+def test_the_work_id_of_an_import_is_that_of_its_file(store: Store) -> None:
     results = {"dataset": result_of("prepare", "d"), "snapshot": result_of("ingest", "e")}
     settings = Settings.from_environment()
     works = [

@@ -137,7 +137,7 @@ def test_pins_written_twice_are_written_once(ask: WorkOf, store: Store) -> None:
 
 
 @pytest.mark.parametrize("stage", ["evaluate", "promote"])
-def test_stages_after_a_training_know_its_address_where_its_mlflow_run_is_recorded(stage: str, ask: WorkOf, store: Store) -> None:
+def test_stages_after_a_training_know_its_work_folder_where_its_mlflow_run_is_recorded(stage: str, ask: WorkOf, store: Store) -> None:
     assert ask(stage).parameters["training_uri"] == f"{store.root_uri}/stages/search_ranking/train/{'f' * 64}"
 
 
@@ -327,7 +327,7 @@ def test_the_spec_that_a_run_froze_is_the_spec_of_all_its_stages(ask: WorkOf, st
     assert (resolved.spec, resolved.as_of, resolved.force) == (PipelineSpec.thaw(freeze(spec)), AS_OF, "a1")
 
 
-def test_canary_stage_is_given_the_instant_from_which_its_verdict_counts(ask: WorkOf) -> None:
+def test_canary_stage_is_given_the_instant_from_which_its_decision_counts(ask: WorkOf) -> None:
     ledger = Ledger(Settings.from_environment().database_url)
     assert ask("canary").parameters["canary_since"] is None
     decide_on(ledger, 1, model="search_ranking")

@@ -144,7 +144,7 @@ def test_spec_cannot_be_changed(ranking: PipelineSpec) -> None:
         ranking.train.epochs = 1  # type: ignore[misc]
 
 
-def test_page_of_a_canary_is_made_again_where_the_rules_of_its_verdict_changed(accept: Accept) -> None:
+def test_page_of_a_canary_is_made_again_where_the_rules_of_its_decision_changed(accept: Accept) -> None:
     parts = [
         spec_part(
             accept(R, ("approval: automatic", f"approval: automatic, canary: {{for: 3d, support: 100, tolerance: {tolerance}}}")), "canary"

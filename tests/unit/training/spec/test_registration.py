@@ -64,7 +64,7 @@ def test_a_task_that_the_format_cannot_score_is_refused(ranking: PipelineSpec) -
     assert caught.value.code == "model.task"
 
 
-def test_what_is_late_and_the_clock_of_trained_until_are_part_of_an_imports_address() -> None:
+def test_what_is_late_and_the_clock_of_trained_until_are_part_of_an_imports_work_id() -> None:
     def part(old: str = "", new: str = "") -> object:
         assert old in FLIGHTS
         return import_part(registered_spec(parse_spec(FLIGHTS.replace(old, new).encode()), registration("xgboost_json")))

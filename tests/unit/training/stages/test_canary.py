@@ -86,7 +86,7 @@ def test_nothing_has_arrived_yet(bench: EvaluateBench, seats: dict[str, dict[str
         ("good", "blind", 0.5, 36_500, "Waiting"),
     ],
 )
-def test_page_shows_the_verdict_that_the_decision_will_record(
+def test_page_shows_the_decision_that_will_be_recorded(
     bench: EvaluateBench, seats: dict[str, Any], canary: str, champion: str, since_days: float, as_of_days: int, heading: str
 ) -> None:
     spec = bench.spec_of({"promote: {model: orders}": "promote: {model: orders, canary: {for: 1d, support: 100, patience: 3650d}}"})

@@ -23,7 +23,7 @@ from training.store.metric_journal import trial_journal
 from training.store.reachability import RULES, KeepRules, kept_checkpoints
 
 
-def test_what_nothing_needs_is_deleted_after_its_address_and_a_grace_period(store: Store) -> None:
+def test_what_nothing_needs_is_deleted_after_its_work_folder_and_a_grace_period(store: Store) -> None:
     made = make(store)
     collector = collector_of(store, NOW)
     seen = []

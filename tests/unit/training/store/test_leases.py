@@ -107,7 +107,7 @@ def test_storage_that_refuses_an_entry_and_lists_none_is_an_error(work_folder: W
         lease.commit("checkpoint", {"step": 1})
 
 
-def test_address_without_a_lease_has_no_holder(work_folder: WorkFolder) -> None:
+def test_work_without_a_lease_has_no_holder(work_folder: WorkFolder) -> None:
     assert HolderWatch(work_folder, owner="one").poll() == (None, 0)
 
 
@@ -201,7 +201,7 @@ def test_commit_and_check_from_two_threads_never_look_like_a_foreign_writer(work
     assert lost == []
 
 
-def test_second_result_at_an_address_is_refused(work_folder: WorkFolder) -> None:
+def test_second_result_in_a_work_folder_is_refused(work_folder: WorkFolder) -> None:
     run = RunIdentity(dag_id="p", run_id="r", task_id="train")
 
     def result(attempt_id: str) -> StageResult:

@@ -334,7 +334,7 @@ def test_points_of_a_run_or_an_experiment_that_a_user_or_the_retention_deleted_a
     assert journal.backlogs() == []
 
 
-def test_the_later_stages_read_the_run_from_the_trainings_address(
+def test_the_later_stages_read_the_run_from_the_trainings_work_folder(
     journal: RunJournal, experiment: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     uri = journal.bucket.uri(KEY)
