@@ -118,7 +118,7 @@ def test_a_trial_that_died_before_its_report_is_reported_by_the_next(bench: Stud
 def test_a_trial_that_died_between_record_and_result_is_not_trained_again(bench: StudyBench, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = bench.spec(trials=1)
     with monkeypatch.context() as patch:
-        patch.setattr("training.stages.trial._Trial.outcome", _raise)
+        patch.setattr("training.stages.trial._Trial.output", _raise)
         assert bench.trial(spec, "recorded", 0) is ExitCode.UNEXPECTED
     (record,) = bench.study("recorded").records()
     monkeypatch.setattr(Loop, "train", _raise)
