@@ -119,7 +119,7 @@ def test_code_with_class_hint_and_message_is_collected_from_every_form_of_raise(
         "    raise DataError('rows.few', 'too few', hint=hint)\n"
         "def g(x):\n"
         "    hint = 'of another function'\n"
-        "    yield Finding(('data',), 'rows.many' if x else 'rows.none', 'message', 'lower it')\n"
+        "    yield Violation(('data',), 'rows.many' if x else 'rows.none', 'message', 'lower it')\n"
         "def h(x):\n"
         "    return problem(429, 'rows.busy', 'message', hint='wait')\n"
         "TABLE = {'rows.listed': 1, 'other.word': 2, 'rows.json': 3}\n",
