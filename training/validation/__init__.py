@@ -1,0 +1,1 @@
+"""Whether a snapshot may be trained on. Fails closed: what cannot be checked has failed."""

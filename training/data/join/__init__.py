@@ -1,0 +1,1 @@
+"""The tables of a snapshot as one frame: joins, derived columns, windows."""

@@ -1,0 +1,1 @@
+"""What a run may see of its sources, as immutable files."""

@@ -1,0 +1,1 @@
+"""Which rows are for training, validation and test."""

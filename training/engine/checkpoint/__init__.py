@@ -1,0 +1,1 @@
+"""Checkpoints: their format, writer and reader."""

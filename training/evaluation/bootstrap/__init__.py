@@ -1,0 +1,1 @@
+"""How sure a difference between two models is."""

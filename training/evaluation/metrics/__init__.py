@@ -1,0 +1,1 @@
+"""The metrics, a module for each group that shares its arithmetic."""

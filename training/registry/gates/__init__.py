@@ -1,0 +1,1 @@
+"""Gates: from the numbers of an evaluation to reasons, and to a decision."""

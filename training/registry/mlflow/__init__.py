@@ -1,0 +1,1 @@
+"""MLflow's registry and runs, which follow the ledger."""

@@ -1,0 +1,1 @@
+"""The files and the code of a registered model."""

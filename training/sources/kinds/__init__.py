@@ -1,0 +1,1 @@
+"""Kinds of files that a source may have."""

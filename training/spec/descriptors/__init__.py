@@ -1,0 +1,1 @@
+"""What a YAML can name: families, metrics, gates and kinds of sources."""

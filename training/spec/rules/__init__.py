@@ -1,0 +1,1 @@
+"""Rules across keys, each for one subject."""

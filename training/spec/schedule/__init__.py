@@ -1,0 +1,1 @@
+"""Instants, windows and partitions of a run."""

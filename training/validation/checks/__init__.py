@@ -1,0 +1,1 @@
+"""The checks that no user can remove."""

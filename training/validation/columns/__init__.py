@@ -1,0 +1,1 @@
+"""The numbers of columns: for the report, for drift, and for suites."""

@@ -1,0 +1,1 @@
+"""How far columns have moved, within a snapshot and between two."""

@@ -1,0 +1,1 @@
+"""Suites of Great Expectations, judged by numbers of all rows."""

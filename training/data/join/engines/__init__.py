@@ -1,0 +1,1 @@
+"""What joins a snapshot: the interface, and DuckDB."""

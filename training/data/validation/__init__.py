@@ -1,1 +1,0 @@
-"""Validation: whether a snapshot may be trained on. Fails closed: what cannot be checked has failed."""
