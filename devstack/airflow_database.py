@@ -7,10 +7,10 @@ for it. So it is given no later instant than the start of the oldest run that ha
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, TypedDict
 from urllib.parse import quote
 
 from devstack.next_night import RUN_ID_PREFIX
@@ -20,12 +20,22 @@ if TYPE_CHECKING:
 
 UNFINISHED: Final = ("queued", "running")
 PAGE: Final = 100
-INSTANTS: Final = ("run_after", "queued_at", "start_date")
-"""Of a run: the earliest one counts. A run whose tasks were cleared has a new start, and results from before it."""
 MARGIN: Final = timedelta(minutes=1)
 """On SQLite the command compares instants as texts, one with a time zone: a row of the very instant counts as older."""
 WITHOUT_DAG: Final = ("asset_event", "deadline", "task_reschedule")
 """Tables that the command cannot clean where it leaves out DAGs: it looks for a column that they do not have."""
+
+
+class AirflowRun(TypedDict):
+    """What is read here of a run in Airflow's REST API. Instants are texts of ISO 8601, null until they come."""
+
+    dag_id: str
+    dag_run_id: str
+    state: str
+    run_type: str
+    run_after: str | None
+    queued_at: str | None
+    start_date: str | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,7 +73,7 @@ def clean_commands(allowed: CleaningLimits) -> list[list[str]]:
     return [[*command, "--exclude-dag-ids", ",".join(allowed.remembered)], [*command, "--tables", ",".join(WITHOUT_DAG)]]
 
 
-def _unfinished(api: AirflowApi) -> Iterator[dict[str, Any]]:
+def _unfinished(api: AirflowApi) -> Iterator[AirflowRun]:
     """Yield the runs that have not finished, the last page first, some perhaps twice.
 
     A run that ends during the listing moves later ones forward, onto a page that is still to be read: none is overlooked.
@@ -74,14 +84,16 @@ def _unfinished(api: AirflowApi) -> Iterator[dict[str, Any]]:
         yield from api.get("/dags/~/dagRuns", limit=PAGE, offset=offset, **query)["dag_runs"]
 
 
-def has_begun(run: Mapping[str, Any]) -> bool:
+def has_begun(run: AirflowRun) -> bool:
     """Return whether a run's events can be asked for: Airflow 3.3 answers 500 for those of a run without a start."""
     return bool(run.get("start_date"))
 
 
-def _begins(api: AirflowApi, run: dict[str, Any]) -> Iterator[datetime]:
+def _begins(api: AirflowApi, run: AirflowRun) -> Iterator[datetime]:
     """Yield when a run, and what started it, began."""
-    yield from (datetime.fromisoformat(run[name]) for name in INSTANTS if run.get(name))
+    # The earliest one counts: a run whose tasks were cleared has a new start, and results from before it.
+    instants = (run.get("run_after"), run.get("queued_at"), run.get("start_date"))
+    yield from (datetime.fromisoformat(instant) for instant in instants if instant)
     if run.get("run_type") == "asset_triggered" and not has_begun(run):
         # Its event may be of any age, and Airflow does not tell before it begins.
         yield datetime.fromtimestamp(0, UTC)
@@ -95,18 +107,19 @@ def _begins(api: AirflowApi, run: dict[str, Any]) -> Iterator[datetime]:
 def _remembered(api: AirflowApi, before: datetime) -> Iterator[str]:
     """Yield the DAGs whose latest night is one of the rows that would go; the names of nights sort by day."""
     seen = set()
-    for run in _pages(api, "/dags/~/dagRuns", "dag_runs", run_id_prefix_pattern=RUN_ID_PREFIX, order_by="-run_id"):
+    for run in _nights(api):
         if run["dag_id"] not in seen:
             seen.add(run["dag_id"])
             if run["start_date"] and datetime.fromisoformat(run["start_date"]) < before:
                 yield run["dag_id"]
 
 
-def _pages(api: AirflowApi, path: str, key: str, **query: str | list[str]) -> Iterator[dict[str, Any]]:
+def _nights(api: AirflowApi) -> Iterator[AirflowRun]:
+    """Yield the nights of all DAGs, the latest first."""
     offset = 0
     while True:
-        page = api.get(path, limit=PAGE, offset=offset, **query)
-        yield from page[key]
+        page = api.get("/dags/~/dagRuns", limit=PAGE, offset=offset, run_id_prefix_pattern=RUN_ID_PREFIX, order_by="-run_id")
+        yield from page["dag_runs"]
         offset += PAGE
         if offset >= page["total_entries"]:
             return

@@ -47,7 +47,6 @@ class Division:
 TensorPlan = Mapping[str, Division | Kind]
 """By the name of a module as `named_modules` has it; `*` stands for one part of a name: `blocks.*.up`."""
 
-SEQUENCE_LAYERS: Final = (nn.LayerNorm, nn.RMSNorm, nn.Dropout)
 HINT: Final = "correct tensor_plan of the class; docs/large-models.md has an example"
 
 

@@ -16,8 +16,8 @@ from training.pages.study import render_study
 from training.process import liveness
 from training.runtime.runner import StageContext, StageOutput, main
 from training.spec.sections.tuning import Tune
-from training.tuning.importance import importance_of
 from training.tuning.records import StudyStore, TrialRecord, best_of, objective_value
+from training.tuning.study import importance_of
 
 logger = logging.getLogger(__name__)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
@@ -36,6 +37,8 @@ FIRST_LOOK: Final = 40
 """Hyperband looks first after the fortieth part of a training: two rounds of eighty, five of two hundred. At most four brackets."""
 MAX_REPORTS: Final = 100
 """Of one trial: a thousand boosting rounds need not be a thousand writes."""
+FEWEST_FOR_IMPORTANCE: Final = 4
+"""Complete trials below which nothing can be said of which setting mattered."""
 AWAY: Final = (StorageInternalError, SQLAlchemyError, OSError)
 STATES: Final = {"complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED, "failed": TrialState.FAIL}
 
@@ -241,11 +244,23 @@ def _finished_trial(record: TrialRecord, tune: Tune) -> FrozenTrial:
     )
 
 
-def in_memory(tune: Tune, records: Sequence[TrialRecord]) -> Study:
-    """Return a study of finished trials, for what Optuna computes from one."""
+def importance_of(tune: Tune, records: Sequence[TrialRecord]) -> dict[str, float]:
+    """Return each searched setting's share of what separates the best trials from the others, largest first; empty where unknown.
+
+    PED-ANOVA (Watanabe, Bansal and Hutter, IJCAI 2023), Optuna's default. Only settings that every complete trial has are compared:
+    one that is searched under a condition is left out.
+    """
+    complete = [record for record in records if record.state == "complete"]
+    names = [name for name in tune.space if all(name in record.settings for record in complete)]
+    varied = [name for name in names if len({record.settings[name] for record in complete}) > 1]
+    if len(complete) < FEWEST_FOR_IMPORTANCE or not varied:
+        return {}
     study = optuna.create_study(direction="minimize")
-    study.add_trials([_finished_trial(record, tune) for record in records])
-    return study
+    study.add_trials([_finished_trial(record, tune) for record in complete])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        shares = optuna.importance.get_param_importances(study, params=varied)
+    return {name: round(float(share), 6) for name, share in sorted(shares.items(), key=lambda item: (-item[1], item[0]))}
 
 
 def _away(err: Exception) -> UnavailableError:

@@ -23,10 +23,9 @@ from training.runtime.runner import run
 from training.spec.sections.tuning import Tune
 from training.store import Manifest
 from training.store.metric_journal import MetricJournal, trial_journal
-from training.tuning.importance import importance_of
 from training.tuning.records import TrialRecord, best_of
 from training.tuning.storage import open_storage
-from training.tuning.study import SLOT, Search
+from training.tuning.study import SLOT, Search, importance_of
 
 pytestmark = pytest.mark.slow
 
