@@ -162,7 +162,7 @@ def lease_is_lost(bench: Bench) -> None:
     if bench.gang.is_first:
         lease = bench.writer._commits._context.lease
         assert lease is not None
-        Lease.acquire(lease._address, owner="one", attempt_id="newer")
+        Lease.acquire(lease._work_folder, owner="one", attempt_id="newer")
     bench.save(2)
     bench.seen["ends"] = bench.try_wait()
     bench.checkpoints.close()

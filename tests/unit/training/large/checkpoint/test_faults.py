@@ -34,7 +34,7 @@ def outcome(folder: Path, name: str) -> Any:
 def steps(folder: Path, name: str) -> list[int]:
     """Return the steps of the checkpoints that were committed."""
     store = Store(str(folder / name / "store"))
-    journals = [work_folder.journal() for work_folder in work_folders(store)]
+    journals = [work_folder.chain() for work_folder in work_folders(store)]
     return [entry.value["payload"]["step"] for journal in journals for entry in journal.history() if entry.value["kind"] == "checkpoint"]
 
 
