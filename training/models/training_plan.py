@@ -23,7 +23,7 @@ from training.large.planning.probe import ROWS_OF_A_GROUP, LayoutCandidate, fact
 from training.spec import PipelineSpec
 from training.spec.key_types import AUTO
 from training.spec.layout import Layout
-from training.spec.sections.data import Feature
+from training.spec.sections.prepare import Feature
 from training.spec.sections.train import DEFAULT_BATCH_SIZE
 
 if TYPE_CHECKING:

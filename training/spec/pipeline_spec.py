@@ -11,8 +11,9 @@ from pydantic import AfterValidator, Field, ValidationError
 from training.contracts import JsonValue
 from training.errors import Problem, SpecError
 from training.spec.scalar_types import FROZEN, ONE_LINE, Day, FreeText, Line, Name, PositiveDuration, Section, TimeOfDay, refusal, told
-from training.spec.sections.data import Data, Prepare
+from training.spec.sections.data import Data
 from training.spec.sections.evaluation import Evaluate
+from training.spec.sections.prepare import Prepare
 from training.spec.sections.promotion import Promote
 from training.spec.sections.resources import StageResources
 from training.spec.sections.timeout import Timeout

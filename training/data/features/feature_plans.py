@@ -13,7 +13,7 @@ from training.data.features.transforms import FeaturePlan, FittedTransforms
 from training.data.join.derived import DerivedColumn
 from training.data.join.engines.interface import Engine
 from training.spec import PipelineSpec
-from training.spec.sections.data import Feature
+from training.spec.sections.prepare import Feature
 
 
 def fit_transforms(

@@ -13,8 +13,9 @@ from training.spec.rules.leakage import CODE as LEAKAGE
 from training.spec.rules.leakage import Lateness
 from training.spec.rules.rule_problems import Violation
 from training.spec.scalar_types import duration_text, told
-from training.spec.sections.data import Data, Prepare
+from training.spec.sections.data import Data
 from training.spec.sections.evaluation import Evaluate
+from training.spec.sections.prepare import Prepare
 from training.sql.analysis import objection, unknown_columns, words
 
 FAIRNESS_TASKS: Final = {"equal_opportunity": ("binary",), "calibration": ("binary", "multiclass")}

@@ -8,7 +8,7 @@ from typing import Final
 from training.spec.reader.yaml import Path
 from training.spec.rules.rule_problems import Violation
 from training.spec.rules.target_encoding import target_encoding_fits
-from training.spec.sections.data import Feature, Prepare
+from training.spec.sections.prepare import Feature, Prepare
 
 MAX_TEXT_BUCKETS: Final = 1024
 """Each is a column of every shard: 4 bytes a row."""

@@ -11,7 +11,8 @@ from typing import Final, NamedTuple
 from training.spec.reader.yaml import Path
 from training.spec.rules.rule_problems import Violation
 from training.spec.scalar_types import told
-from training.spec.sections.data import Column, Data, FeatureTable, PipelineSource, Prepare
+from training.spec.sections.data import Column, Data, FeatureTable, PipelineSource
+from training.spec.sections.prepare import Prepare
 
 APPROVAL_SUFFIX: Final = ".approval"
 CANARY_SUFFIX: Final = ".canary"

@@ -10,7 +10,8 @@ from training.spec.reader.problems import nearest
 from training.spec.reader.yaml import Path
 from training.spec.rules.leakage import Lateness
 from training.spec.rules.rule_problems import Violation
-from training.spec.sections.data import Data, Prepare
+from training.spec.sections.data import Data
+from training.spec.sections.prepare import Prepare
 from training.sql.analysis import objection, unknown_columns, words
 
 _WHERE: Final[Path] = ("data", "source", "where")

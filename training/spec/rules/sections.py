@@ -55,8 +55,9 @@ from training.spec.rules.weights import class_weights_name_classes, weight_is_a_
 from training.spec.rules.windows import rows_of_windows_are_read, windows_are_known_in_time, windows_can_be_computed
 from training.spec.scalar_types import duration_text, told
 from training.spec.schedule.instants import schedule_faults
-from training.spec.sections.data import Column, Data, Derived, FeatureTable, Prepare
+from training.spec.sections.data import Column, Data, Derived, FeatureTable
 from training.spec.sections.evaluation import Evaluate
+from training.spec.sections.prepare import Prepare
 from training.spec.sections.promotion import Promote
 from training.spec.sections.resources import resources_fit
 from training.spec.sections.train import Train

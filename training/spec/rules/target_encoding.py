@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from training.spec.reader.yaml import Path
 from training.spec.rules.rule_problems import Violation
-from training.spec.sections.data import Feature, Prepare
 from training.spec.sections.evaluation import Evaluate
+from training.spec.sections.prepare import Feature, Prepare
 
 
 def target_encoding_fits(path: Path, feature: Feature) -> Iterator[Violation]:

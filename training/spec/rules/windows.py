@@ -14,7 +14,8 @@ from training.spec.rules.leakage import Lateness
 from training.spec.rules.names import Taken, clash
 from training.spec.rules.rule_problems import Violation
 from training.spec.scalar_types import duration_text
-from training.spec.sections.data import Data, FeatureTable, Prepare
+from training.spec.sections.data import Data, FeatureTable
+from training.spec.sections.prepare import Prepare
 from training.spec.sections.windows import Window
 from training.sql.analysis import objection, unknown_columns, words
 

@@ -12,7 +12,7 @@ from training.data.features.encoders import EncoderSettings
 from training.data.features.feature_plans import plan_of
 from training.data.features.target_encoding import TargetRows
 from training.data.features.transforms import FeaturePlan
-from training.spec.sections.data import Feature
+from training.spec.sections.prepare import Feature
 
 OF_THE_PLAN = {"transform", "serve_as"}
 VALUES: dict[str, Any] = {
