@@ -102,7 +102,7 @@ class Flights:
             attempt_id="a",
             store_uri=self.store.root_uri,
             spec_uri=self.store.put_json(freeze(spec)),
-            as_of=AS_OF.isoformat(),
+            as_of=AS_OF,
             inputs=inputs,
             parameters=parameters,
             run=RunIdentity(dag_id="flight_delay", run_id="benchmark", task_id=stage),

@@ -57,9 +57,7 @@ class Nights:
         model = self.stage("train", number, {"dataset": dataset.artifact_uri}, {"world_size": 1})
         uris = {"snapshot_uri": snapshot.artifact_uri, "dataset_uri": dataset.artifact_uri, "model_uri": model.artifact_uri}
         weights = str(model.scalars["weights_digest"])
-        holder = AliasHolder(
-            version=str(number), weights_digest=weights, model_uri=model.artifact_uri, as_of=AS_OF.isoformat(), bounds={"test": []}
-        )
+        holder = AliasHolder(version=str(number), weights_digest=weights, model_uri=model.artifact_uri, as_of=AS_OF, bounds={"test": []})
         record_candidate(
             self.ledger,
             holder,

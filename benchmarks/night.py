@@ -219,7 +219,7 @@ def run_stages() -> None:
             attempt_id=new_attempt_id(),
             store_uri=resolved.store.root_uri,
             spec_uri=resolved.spec_uri,
-            as_of=resolved.as_of.isoformat(),
+            as_of=resolved.as_of,
             inputs=work.inputs,
             parameters=work.parameters,
             run=RunIdentity(dag_id=resolved.spec.name, run_id=f"night-{resolved.as_of.date()}", task_id=stage),

@@ -244,7 +244,7 @@ class Stages:
             attempt_id="a",
             store_uri=self.store.root_uri,
             spec_uri=self.store.put_json(freeze(self.spec)),
-            as_of=AS_OF.isoformat(),
+            as_of=AS_OF,
             inputs={name: self._made[name] for name in INPUTS[stage]},
             parameters=parameters,
             run=RunIdentity(dag_id="rows", run_id="benchmark", task_id=stage),

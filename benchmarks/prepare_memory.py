@@ -67,7 +67,7 @@ def prepare(folder: Path, snapshot_uri: str) -> None:
         attempt_id="a",
         store_uri=store.root_uri,
         spec_uri="",
-        as_of=AS_OF.isoformat(),
+        as_of=AS_OF,
         inputs={"snapshot": snapshot_uri},
         run=RunIdentity(dag_id="search_ranking", run_id="benchmark", task_id="prepare"),
     )

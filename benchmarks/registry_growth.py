@@ -12,6 +12,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,7 @@ def decision(ledger: Any, number: int) -> tuple[Any, Any]:
         semantic_version=f"1.{number}.0",
         weights_digest=f"w{number}",
         model_uri=f"store:///models/{number}",
-        as_of="2026-01-01T00:00:00+00:00",
+        as_of=datetime(2026, 1, 1, tzinfo=UTC),
         bounds={},
     )
     entry = Entry(

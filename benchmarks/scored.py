@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import numpy as np
@@ -19,7 +20,7 @@ from training.spec.sections.evaluation import Gain
 Floats = NDArray[np.float64]
 Groups = NDArray[np.int64]
 
-CHAMPION: Final = Rival(version="1", weights_digest="champion", model_uri="", as_of="2026-03-01T00:00:00+00:00", bounds={}, revision=1)
+CHAMPION: Final = Rival(version="1", weights_digest="champion", model_uri="", as_of=datetime(2026, 3, 1, tzinfo=UTC), bounds={}, revision=1)
 
 
 def pair(

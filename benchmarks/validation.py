@@ -206,8 +206,8 @@ def stage(folder: Path) -> str:
     rules = CheckRules(as_of=end, start=START, end=end, zone=ZoneInfo("UTC"), label="i0", volume_change=0.5, freshness=timedelta(days=1))
     views = open_snapshot(manifest, folder, [contract])
     findings = validate_snapshot(views, rules, None, on_table=lambda done, total: None, suites_path=folder)
-    window = (START.isoformat(), end.isoformat())
-    page = render_report(findings, pipeline="rows", as_of=end.isoformat(), window=window, snapshot_digest="0" * 64)
+    window = (START, end)
+    page = render_report(findings, pipeline="rows", as_of=end, window=window, snapshot_digest="0" * 64)
     return f"{len(findings.checks)} checks, {len(findings.failed)} failed, page of {len(page)} bytes"
 
 

@@ -22,6 +22,7 @@ from devstack.service_restarts import Keeper
 from devstack.shutdown import stopped_services_named
 from devstack.sources_file import require_noted_places
 from nightshift.settings import Settings
+from training.contracts import instant_text
 from training.errors import shown
 from training.format import in_columns
 from training.registry.ledger.ledger import Ledger
@@ -164,10 +165,10 @@ def _say_what_is_before_the_champion(settings: Settings, spec: PipelineSpec, day
     champion = Ledger(settings.database_url).standing(spec.promote.model).champion
     if champion is None:
         return
-    as_of = datetime.fromisoformat(champion.as_of)
+    as_of = champion.as_of
     earlier = [day for day in days if (slot := slot_of_day(spec, day)) is not None and slot < as_of]
     if earlier:
         say(
-            f"{len(earlier)} of them are before champion version {champion.version} (as of {champion.as_of}): "
+            f"{len(earlier)} of them are before champion version {champion.version} (as of {instant_text(champion.as_of)}): "
             "they are trained, evaluated and recorded, and none of them is promoted"
         )

@@ -69,7 +69,7 @@ class Bench:
             attempt_id=attempt_id,
             store_uri=self.store.root_uri,
             spec_uri=self.store.put_json(freeze(self.spec)),
-            as_of=AS_OF.isoformat(),
+            as_of=AS_OF,
             inputs=inputs,
             parameters=parameters,
             run=RunIdentity(dag_id="search_ranking", run_id="r", task_id=stage),

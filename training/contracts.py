@@ -11,7 +11,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import IntEnum
 from typing import Any, Final, Self, TypeAlias, TypeVar
 
@@ -23,6 +23,9 @@ MAX_RESULT_BYTES: Final = 48 * 1024
 
 MAX_CLOCK_SKEW: Final = timedelta(minutes=5)
 """How far the clocks of what settles a run's `as_of` and of what decides about its model may differ."""
+
+Instant: TypeAlias = datetime
+"""A moment that a run or a version is as of: aware. `instant_text` writes it to JSON, `instant_of` reads it."""
 
 Scalar = str | int | float | bool | None
 T = TypeVar("T")
@@ -53,6 +56,26 @@ class ExitCode(IntEnum):
 
 class ContractError(ValueError):
     """A request, a result or an XCom value is not what the contract says."""
+
+
+def instant_of(text: str) -> Instant:
+    """Read an instant from JSON.
+
+    Raises:
+        ContractError: the text is no ISO 8601 date-time with an offset.
+    """
+    try:
+        instant = datetime.fromisoformat(text)
+    except ValueError as err:
+        raise ContractError(f"{text!r} is no date-time") from err
+    if instant.utcoffset() is None:
+        raise ContractError(f"{text!r} has no offset from UTC")
+    return instant
+
+
+def instant_text(instant: Instant) -> str:
+    """Return an instant as JSON, tags and people have it: ISO 8601 with its offset."""
+    return instant.isoformat()
 
 
 def json_number(value: T) -> T | str:
@@ -133,8 +156,8 @@ class StageRequest:
     """Root of the store."""
     spec_uri: str
     """The frozen, resolved spec, an object of the store."""
-    as_of: str
-    """ISO 8601 with offset: the instant whose past may be seen."""
+    as_of: Instant
+    """The instant whose past may be seen."""
     inputs: Mapping[str, str]
     """Name to artifact URI, `{"snapshot": "…", "dataset": "…"}`."""
     run: RunIdentity
@@ -150,12 +173,13 @@ class StageRequest:
     format_version: int = FORMAT_VERSION
 
     def to_json(self) -> bytes:
-        return canonical_json(dataclasses.asdict(self))
+        return canonical_json(dataclasses.asdict(self) | {"as_of": instant_text(self.as_of)})
 
     @classmethod
     def from_json(cls, data: bytes) -> Self:
         values = _load(data, kind="request")
         values["run"] = RunIdentity(**values["run"])
+        values["as_of"] = instant_of(values["as_of"])
         return cls(**values)
 
 

@@ -10,6 +10,8 @@ from zoneinfo import ZoneInfo
 
 from markupsafe import Markup
 
+from training.contracts import Instant
+
 NOTHING: Final = "–"
 _WORDS: Final = {"nan": "not a number", "inf": "infinite", "-inf": "minus infinite"}
 
@@ -66,15 +68,9 @@ def moment(text: Any) -> str:
     return f"{found:%Y-%m-%d %H:%M}{zone}"
 
 
-def local_moment(text: Any, timezone: str) -> str:
-    """Return an ISO 8601 moment on the clock of a time zone, with the zone's name; what is none, or has no offset, as it is."""
-    try:
-        found = datetime.fromisoformat(str(text))
-    except ValueError:
-        return str(text)
-    if found.tzinfo is None:
-        return str(text)
-    return f"{found.astimezone(ZoneInfo(timezone)):%Y-%m-%d %H:%M} ({timezone})"
+def local_moment(instant: Instant, timezone: str) -> str:
+    """Return an instant on the clock of a time zone, with the zone's name."""
+    return f"{instant.astimezone(ZoneInfo(timezone)):%Y-%m-%d %H:%M} ({timezone})"
 
 
 def breakable(text: Any) -> Markup:

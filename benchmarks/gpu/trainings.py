@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
@@ -106,7 +107,7 @@ def context_of(folder: Path, attempt_id: str) -> WatchedContext:
         attempt_id=attempt_id,
         store_uri=store.root_uri,
         spec_uri="",
-        as_of="2026-01-01T00:00:00+00:00",
+        as_of=datetime(2026, 1, 1, tzinfo=UTC),
         inputs={},
         parameters={"device": "cuda"} if torch.cuda.is_available() else {},
         run=RunIdentity(dag_id="p", run_id="r", task_id="train"),

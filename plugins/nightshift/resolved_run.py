@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from nightshift.run_refs import settled_ref
 from nightshift.settings import Settings
-from training.contracts import ContractError, JsonObject
+from training.contracts import ContractError, JsonObject, instant_of
 from training.spec import PipelineSpec
 from training.store import Store
 from training.store.chains import Chain
@@ -63,7 +62,7 @@ class ResolvedRun:
 
     def __init__(self, values: JsonObject) -> None:
         self.spec_uri = str(values["spec_uri"])
-        self.as_of = datetime.fromisoformat(str(values["as_of"]))
+        self.as_of = instant_of(str(values["as_of"]))
         self.force = str(values["force"] or "")
         """Nonce of the work of a run that does everything again; empty: finished work is reused."""
         overrides = values.get("overrides")

@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from training.contracts import JsonObject
+from training.contracts import Instant, JsonObject, instant_text
 from training.data.dataset.reader import DatasetReader
 from training.data.join.engines.interface import BATCH_ROWS
 from training.data.split.hashing import row_hashes
@@ -64,7 +64,7 @@ class Compared:
 
 
 def compared(
-    store: Store, dataset: Manifest, reader: DatasetReader, test: Ints, rivals: dict[str, Rival | None], *, as_of: str, folder: Path
+    store: Store, dataset: Manifest, reader: DatasetReader, test: Ints, rivals: dict[str, Rival | None], *, as_of: Instant, folder: Path
 ) -> Compared:
     """Return which of the rivals scores the test rows of a dataset, and which rows these are.
 
@@ -106,11 +106,11 @@ def _may_have_moved(division: JsonObject | None, theirs: JsonObject | None) -> b
     return is_same_rule(division, theirs) and not is_same_division(division, theirs)
 
 
-def _words(store: Store, dataset: Manifest, rival: Rival | None, as_of: str) -> str:
+def _words(store: Store, dataset: Manifest, rival: Rival | None, as_of: Instant) -> str:
     if rival is None:
         return NO_CHAMPION
-    if datetime.fromisoformat(rival.as_of) > datetime.fromisoformat(as_of):
-        return f"it is later (as of {rival.as_of})"
+    if rival.as_of > as_of:
+        return f"it is later (as of {instant_text(rival.as_of)})"
     division, theirs = _divisions(store, dataset, rival)
     if is_same_rule(division, theirs):
         return IS_BASELINE

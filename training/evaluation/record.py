@@ -18,6 +18,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSeriali
 
 from training.contracts import JsonValue, canonical_json, json_number
 from training.errors import DataError, shown
+from training.spec.scalar_types import InstantText
 
 FORMAT_VERSION: Final = 1
 """Of the files that this version writes, and the newest that it reads."""
@@ -139,7 +140,7 @@ class Rival(Part):
     version: str
     weights_digest: str
     model_uri: str
-    as_of: str
+    as_of: InstantText
     bounds: Bounds
     revision: StrictInt
     """Of the standing that it was read from."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from training.contracts import Instant, instant_of
 from training.data.snapshot.label_delay import MAX_DAYS_SHOWN
 from training.format import brief, finite, local_moment
 from training.pages.templates import rendered
@@ -30,12 +31,12 @@ MAX_RUN_COLUMNS: Final = 12
 
 
 def render_report(
-    findings: Findings, *, pipeline: str, as_of: str, window: tuple[str, str], snapshot_digest: str, timezone: str = "UTC"
+    findings: Findings, *, pipeline: str, as_of: Instant, window: tuple[Instant, Instant], snapshot_digest: str, timezone: str = "UTC"
 ) -> bytes:
     """Return the page: verdict, every check with observed, allowed and status, rows per day, drift, column statistics.
 
     Args:
-        as_of, window: ISO 8601; shown on the clock of `timezone`, the pipeline's.
+        as_of, window: shown on the clock of `timezone`, the pipeline's.
     """
     most = max(findings.rows_per_day.values(), default=0)
     values = {
@@ -58,7 +59,7 @@ def render_report(
     return rendered(
         "validation.html",
         values,
-        moment=lambda text: local_moment(text, timezone),
+        moment=lambda instant: local_moment(instant, timezone),
         number=_cell,
         bound=lambda value: _bound(value, timezone),
         share=lambda value: _cell(value) if finite(value) is None else f"{value:.4f}",
@@ -71,7 +72,7 @@ def _cell(value: Any) -> str:
 
 def _bound(value: Any, timezone: str) -> str:
     """Return the least or the greatest value of a column: an instant on the clock of the time zone."""
-    return local_moment(value, timezone) if isinstance(value, str) and INSTANT.fullmatch(value) else _cell(value)
+    return local_moment(instant_of(value), timezone) if isinstance(value, str) and INSTANT.fullmatch(value) else _cell(value)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,7 +102,7 @@ class ComparedTable:
     """A table of a comparison."""
 
     heading: str
-    as_of: str
+    as_of: Instant
     columns: tuple[ChartedColumn, ...]
 
 

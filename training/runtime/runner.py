@@ -23,7 +23,7 @@ from types import FrameType
 from typing import Final, NoReturn
 
 from training.code.loaded import LoadedCode
-from training.contracts import ExitCode, StageRequest, StageResult, Usage
+from training.contracts import ExitCode, StageRequest, StageResult, Usage, instant_text
 from training.errors import (
     LeaseLostError,
     NightshiftError,
@@ -152,7 +152,7 @@ def _attempt(
             # A Job starts a member again that ends with 75, whatever the reason, until the launch is deleted, and the reason is read about
             # as late as that: why an attempt failed by itself is kept.
             forget_stop(work_folder, request.attempt_id)
-        logger.info("%s of %s, attempt %d, as of %s", request.stage, request.pipeline, lease.epoch, request.as_of)
+        logger.info("%s of %s, attempt %d, as of %s", request.stage, request.pipeline, lease.epoch, instant_text(request.as_of))
         meter = UsageMeter()
         with _Heartbeat(work_folder, context, lease, lines, meter):
             output = work(context)

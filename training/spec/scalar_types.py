@@ -20,6 +20,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from training.contracts import Instant, instant_of, instant_text
 from training.errors import shown
 from training.sanitizing import CONTROLS
 
@@ -47,6 +48,14 @@ _NOT_IN_A_LINE = re.compile(f"[{CONTROLS}]")
 _NOT_IN_A_TEXT = re.compile(rf"(?![\n\t])[{CONTROLS}]")
 FROZEN: Final = "frozen"
 """Validation context of a spec that was accepted before: the distribution that adds a source's kind may be missing where it is read."""
+
+
+InstantText = Annotated[
+    Instant,
+    BeforeValidator(lambda value: instant_of(value) if isinstance(value, str) else value),
+    PlainSerializer(instant_text, return_type=str, when_used="json"),
+]
+"""An instant of a record: text in JSON, the same text that was read."""
 
 
 class Section(BaseModel):

@@ -150,7 +150,7 @@ def _decision(spec: PipelineSpec, request: StageRequest, record: EvaluationRecor
     rules, since = spec.promote.canary, request.parameters.get("canary_since")
     if rules is None or since is None:
         return None
-    now = min(datetime.fromisoformat(request.as_of), datetime.now(UTC))
+    now = min(request.as_of, datetime.now(UTC))
     approved = request.parameters.get("canary_approved", ())
     return judge_canary(record, rules, rules=spec.evaluate, since=datetime.fromisoformat(since), now=now, approved=approved)
 

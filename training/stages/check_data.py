@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from training.command_line import describe
-from training.contracts import ExitCode, RunIdentity, StageRequest
+from training.contracts import ExitCode, Instant, RunIdentity, StageRequest
 from training.errors import NightshiftError, SpecError
 from training.installation import DATABASE
 from training.process.scratch import scratch_folder
@@ -47,7 +47,7 @@ Listing = dict[str, "list[ListedPart]"]
 Say = Callable[[str], None]
 
 
-def check_data(spec: PipelineSpec, as_of: datetime, *, size_bytes: int, say: Say) -> ExitCode:
+def check_data(spec: PipelineSpec, as_of: Instant, *, size_bytes: int, say: Say) -> ExitCode:
     """Run the stages up to the training on data of a pipeline; return the exit code of the first that failed, or 0.
 
     Args:
@@ -103,7 +103,7 @@ class _Refused(Exception):
 class _Bench:
     """Runs stages in a scratch folder."""
 
-    def __init__(self, spec: PipelineSpec, as_of: datetime, folder: Path) -> None:
+    def __init__(self, spec: PipelineSpec, as_of: Instant, folder: Path) -> None:
         from training.store import Store
 
         self.spec = spec
@@ -120,7 +120,7 @@ class _Bench:
             attempt_id="check",
             store_uri=self.store.root_uri,
             spec_uri="",
-            as_of=self._as_of.isoformat(),
+            as_of=self._as_of,
             inputs=dict(inputs),
             parameters=dict(parameters),
             run=RunIdentity(dag_id=self.spec.name, run_id="check", task_id=stage),
@@ -141,7 +141,7 @@ class _Sources:
     """Of the main table's bytes."""
 
 
-def _listing(spec: PipelineSpec, as_of: datetime, size_bytes: int, say: Say) -> _Sources:
+def _listing(spec: PipelineSpec, as_of: Instant, size_bytes: int, say: Say) -> _Sources:
     from training.sources.listing import listing_for, missing_partitions
 
     try:

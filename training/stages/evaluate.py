@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from training.contracts import Scalar, StageRequest, json_number
+from training.contracts import Scalar, StageRequest, instant_text, json_number
 from training.data.dataset.manifest import meta_of
 from training.data.dataset.reader import DatasetReader
 from training.data.dataset.scratch_arrays import ScratchArrays
@@ -220,7 +220,7 @@ def _register(context: StageContext, model: Manifest, predictor: Predictor, rows
         {name: declared.get(name, kind) for name, kind in inputs.items()},
         output_columns(spec.evaluate.task, spec.data.label.column, predictor.classes),
     )
-    tags = {"nightshift.pipeline": request.pipeline, "nightshift.as_of": request.as_of, "nightshift.model": model.digest}
+    tags = {"nightshift.pipeline": request.pipeline, "nightshift.as_of": instant_text(request.as_of), "nightshift.model": model.digest}
     if "registered" in model.meta:
         tags["nightshift.registered"] = registered_words(model.meta["registered"])
     return register_candidate(

@@ -38,7 +38,7 @@ def work(context: StageContext) -> StageOutput:
     check_baseline(spec)
     chosen = request.parameters.get("snapshot")
     if chosen is None:
-        plan = _plan(spec, request.parameters["listing"], datetime.fromisoformat(request.as_of))
+        plan = _plan(spec, request.parameters["listing"], request.as_of)
         with context.timed("snapshot"):
             uri, manifest = take_snapshot(store, plan, context.folder, on_file=lambda done, total: context.progress(done, total, "files"))
     else:

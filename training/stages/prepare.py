@@ -5,8 +5,6 @@ python -m training.stages.prepare REQUEST_URI
 
 from __future__ import annotations
 
-from datetime import datetime
-
 from training.contracts import Scalar
 from training.data.dataset.dataset_writer import DatasetRows, WrittenDataset, write_dataset
 from training.data.dataset.manifest import DatasetMeta
@@ -50,7 +48,7 @@ def work(context: StageContext) -> StageOutput:
         context.progress(len(names), len(names), "files")
     engine, arrays = DuckDBEngine(folder, context.progress), ScratchArrays(folder)
     with context.timed("join"):
-        frame = join_snapshot(spec, snapshot, folder / "snapshot", engine, as_of=datetime.fromisoformat(context.request.as_of))
+        frame = join_snapshot(spec, snapshot, folder / "snapshot", engine, as_of=context.request.as_of)
     with context.timed("split"):
         bounds = bounds_of(spec, snapshot)
         rows = _dataset_rows(spec, frame, bounds, arrays)

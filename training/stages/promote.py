@@ -15,7 +15,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
-from training.contracts import JsonObject, JsonValue, Scalar, StageRequest, canonical_json, sha256_hex
+from training.contracts import JsonObject, JsonValue, Scalar, StageRequest, canonical_json, instant_text, sha256_hex
 from training.data.features.transforms_file import serving_inputs
 from training.engine.tracking.mlflow_delivery import tracked_run
 from training.errors import DeniedError, UnavailableError
@@ -265,7 +265,7 @@ def _shared_evidence(request: StageRequest, evaluation: Manifest, record: Evalua
     return {
         "pipeline": request.pipeline,
         "spec_uri": request.spec_uri,
-        "as_of": request.as_of,
+        "as_of": instant_text(request.as_of),
         "run_id": request.run.run_id,
         "triggered_by": request.parameters.get("triggered_by"),
         "evaluation_uri": request.inputs["evaluation"],

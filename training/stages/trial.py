@@ -15,7 +15,7 @@ from dataclasses import asdict
 from typing import Any
 
 from training.code.carried import check_own_class
-from training.contracts import StageRequest, canonical_json
+from training.contracts import StageRequest, canonical_json, instant_text
 from training.engine.tracking.tracker import Parent, Tracker
 from training.errors import DivergedError, NightshiftError
 from training.format import local_moment
@@ -147,7 +147,7 @@ def _parent(store: Store, request: StageRequest, timezone: str) -> Parent:
         key=StudyStore(store, request.pipeline, study).tracking_key,
         name=f"study {local_moment(request.as_of, timezone)}",
         child_name=f"trial {request.parameters['slot']}",
-        tags={"nightshift.pipeline": request.pipeline, "nightshift.study": study, "nightshift.as_of": request.as_of},
+        tags={"nightshift.pipeline": request.pipeline, "nightshift.study": study, "nightshift.as_of": instant_text(request.as_of)},
     )
 
 

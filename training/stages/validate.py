@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 from zoneinfo import ZoneInfo
 
-from training.contracts import JsonObject, canonical_json
+from training.contracts import JsonObject, canonical_json, instant_of
 from training.data.snapshot.label_delay import META_KEY
 from training.data.snapshot.meta import SnapshotMeta, snapshot_meta
 from training.errors import DataError
@@ -55,7 +55,7 @@ def work(context: StageContext) -> StageOutput:
         findings,
         pipeline=request.pipeline,
         as_of=request.as_of,
-        window=(window["start"], window["end"]),
+        window=(instant_of(window["start"]), instant_of(window["end"])),
         snapshot_digest=manifest.digest,
         timezone=context.spec.timezone,
     )
@@ -71,7 +71,7 @@ def work(context: StageContext) -> StageOutput:
     )
     profiles = to_json(findings.profiles, snapshot=manifest.digest, as_of=request.as_of, runs=findings.runs)
     point_at(store.ref(profile_ref_name(request.pipeline, manifest.digest)), store.put_json(profiles))
-    point_at(store.ref(snapshot_ref_name(request.pipeline, datetime.fromisoformat(request.as_of))), uri)
+    point_at(store.ref(snapshot_ref_name(request.pipeline, request.as_of)), uri)
     counts = findings.counts
     logger.info("%d checks passed, %d warned", counts["passed"], counts["warned"])
     return StageOutput(
@@ -91,7 +91,7 @@ def findings_of(context: StageContext, manifest: Manifest, previous: SnapshotMet
     """Return what all checks find in a snapshot whose files are in the folder of `context`."""
     spec, window = context.spec, manifest.meta["window"]
     rules = CheckRules(
-        as_of=datetime.fromisoformat(context.request.as_of),
+        as_of=context.request.as_of,
         start=datetime.fromisoformat(window["start"]),
         end=datetime.fromisoformat(window["end"]),
         zone=ZoneInfo(spec.timezone),
@@ -149,7 +149,7 @@ def _earlier(store: Store, listed: Sequence[Mapping[str, Any]], *, table: str) -
         if tables is None:
             lost.append(_not_compared(table, check, f"its profile has format {stored['format']}, which this version does not read"))
         else:
-            found.append(Earlier(names=names, as_of=str(stored["as_of"]), tables=tables, runs=runs))
+            found.append(Earlier(names=names, as_of=instant_of(str(stored["as_of"])), tables=tables, runs=runs))
     return found, lost
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import json
 import logging
 import re
 import secrets
@@ -146,7 +146,7 @@ class WorkFolder:
         """Write an attempt's request; return its URI, the stage process's only argument."""
         key = f"{self._prefix}/attempts/{request.attempt_id}/_REQUEST.json"
         self.claim()
-        self._bucket.create(key, records.encode(key, dataclasses.asdict(request)))
+        self._bucket.create(key, records.encode(key, json.loads(request.to_json())))
         return self._bucket.uri(key)
 
     def attempts(self) -> list[str]:

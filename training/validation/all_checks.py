@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 from zoneinfo import ZoneInfo
 
+from training.contracts import Instant
 from training.data.snapshot.label_delay import UnknownLabels
 from training.data.snapshot.meta import SnapshotMeta
 from training.spec.sections.drift import Drift
@@ -34,7 +35,7 @@ DEFAULT_MEMORY: Final = 2**30
 class CheckRules:
     """The YAML's checks of the data, beyond those that always run."""
 
-    as_of: datetime
+    as_of: Instant
     start: datetime
     end: datetime
     zone: ZoneInfo
@@ -83,7 +84,7 @@ def validate_snapshot(
         findings.checks += _table_checks(view, suites.get(view.name), findings, rules, previous, earlier, is_main=number == 0)
         on_table(number + 1, len(views))
     before = next((found.runs for found in earlier if "previous" in found.names), ())
-    findings.runs = with_run(before, numbers_of_run(rules.as_of.isoformat(), views, findings.statistics))
+    findings.runs = with_run(before, numbers_of_run(rules.as_of, views, findings.statistics))
     return findings
 
 

@@ -28,7 +28,8 @@ from nightshift.client.query_command import describe_query_command, print_json, 
 from nightshift.queries.checkpoints import checkpoint_of
 from nightshift.queries.schemas import SavedCheckpoint
 from training.command_line import describe
-from training.engine.checkpoint.catalog import NEWEST, SOURCE, Listing, instant_of, listings, named, opened, requests, restorable
+from training.contracts import instant_text
+from training.engine.checkpoint.catalog import NEWEST, SOURCE, Listing, as_of, listings, named, opened, requests, restorable
 from training.engine.checkpoint.safetensors_export import export
 from training.engine.checkpoint.safetensors_import import imported
 from training.errors import Problem, SpecError, shown
@@ -166,8 +167,8 @@ def _import(store: Store, options: argparse.Namespace) -> int:
 
 
 def _print_conf(store: Store, pipeline: str, listing: Listing, uri: str) -> None:
-    if as_of := instant_of(store, pipeline, listing):
-        sys.stderr.write(f"trigger the run as of {as_of}: the training needs the same dataset\n")
+    if instant := as_of(store, pipeline, listing):
+        sys.stderr.write(f"trigger the run as of {instant_text(instant)}: the training needs the same dataset\n")
     sys.stdout.write(json.dumps({"train": {"from_checkpoint": StoreUri(uri).digest}}) + "\n")
 
 

@@ -20,6 +20,7 @@ from typing import Any
 from nightshift.client.client import Client
 from nightshift.client.query_command import describe_server_command, print_json, print_table
 from nightshift.queries.schemas import ComparedSide, ComparedSlice, PairedGain, SideBySide
+from training.contracts import Instant, instant_text
 from training.format import NOTHING, brief
 from training.sanitizing import for_terminal
 
@@ -62,13 +63,17 @@ def _heads(a: ComparedSide, b: ComparedSide) -> Iterator[tuple[str, str, str]]:
     for name, one, other in (
         ("semantic version", a.semantic_version, b.semantic_version),
         ("run", a.run, b.run),
-        ("as of", a.as_of, b.as_of),
+        ("as of", _instant(a.as_of), _instant(b.as_of)),
         ("outcome", a.outcome, b.outcome),
         ("data", (a.snapshot or "")[:SHOWN_DIGITS], (b.snapshot or "")[:SHOWN_DIGITS]),
         ("code", (a.code_version or "")[:SHOWN_DIGITS], (b.code_version or "")[:SHOWN_DIGITS]),
         ("test rows", "" if a.rows is None else f"{a.rows:,}", "" if b.rows is None else f"{b.rows:,}"),
     ):
         yield name, one or NOTHING, other or NOTHING
+
+
+def _instant(as_of: Instant | None) -> str:
+    return "" if as_of is None else instant_text(as_of)
 
 
 def _section(head: str, rows: Sequence[tuple[str, ...]]) -> None:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from nightshift.client.client import Client
 from nightshift.client.query_command import describe_query_command, print_json, print_lines
 from nightshift.queries.schemas import DecisionSummary, Holder, Model, ModelDetails, ModelVersion
+from training.contracts import instant_text
 from training.format import in_columns
 from training.registry.ledger.gate_outcomes import ReasonJson, verdict
 from training.sanitizing import for_terminal
@@ -78,7 +79,7 @@ def holder_words(holder: Holder | None) -> str:
     if holder is None:
         return "none"
     since = f", since {holder.since}" if holder.since else ""
-    return f"version {_named(holder)}, as of {holder.as_of}, weights {holder.weights_digest[:12]}{since}"
+    return f"version {_named(holder)}, as of {instant_text(holder.as_of)}, weights {holder.weights_digest[:12]}{since}"
 
 
 def version_words(version: ModelVersion) -> str:

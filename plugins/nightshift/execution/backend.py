@@ -56,7 +56,7 @@ class StageTask:
             attempt_id=attempt_id,
             store_uri=self.resolved.store.root_uri,
             spec_uri=self.resolved.spec_uri,
-            as_of=self.resolved.as_of.isoformat(),
+            as_of=self.resolved.as_of,
             inputs=self.work.inputs,
             parameters={**self.work.parameters, **parameters},
             run=self.run,

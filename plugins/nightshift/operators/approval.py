@@ -24,7 +24,7 @@ from nightshift.operators.approval_state import AirflowAnswer, Person, note_answ
 from nightshift.operators.promotion import FollowOperator
 from nightshift.queries.approval_question import APPROVE, ASK, DECLINE, subject_words
 from nightshift.settings import Settings
-from training.contracts import JsonValue, RunIdentity, StageResult
+from training.contracts import JsonValue, RunIdentity, StageResult, instant_of
 from training.errors import DeniedError, shown
 from training.format import local_moment, number
 from training.process.waiting import waiting_for_database
@@ -205,13 +205,14 @@ class AskOperator(HITLOperator):
         """Return headline and text (Markdown) of the question."""
         version = request.semantic_version or request.version
         evidence = request.evidence
+        as_of = local_moment(instant_of(evidence["as_of"]), self.spec.timezone)
         barred = self._barred(request)
         people = ", ".join(for_markdown(user["name"]) for user in may_answer) or "any user who may edit this task"
         lines = [
             *([f"**The last answer was REFUSED**: {for_markdown(refused)}. The question is still open.", ""] if refused else []),
             f"**May answer:** {people}" + ("." if barred is None else f"; not {for_markdown(barred)}, who started the run."),
             "",
-            f"**{request.model} {version}**, as of {local_moment(evidence.get('as_of'), self.spec.timezone)}, {subject_words(evidence)}.",
+            f"**{request.model} {version}**, as of {as_of}, {subject_words(evidence)}.",
             "",
             "| gate | verdict | reason |",
             "| --- | --- | --- |",
@@ -225,7 +226,7 @@ class AskOperator(HITLOperator):
         ]
         if evidence.get("report_uri"):
             lines += ["", f"[Evaluation report]({report_url(str(evidence['pipeline']), str(evidence['report_uri']))})"]
-        end = local_moment(until.isoformat(), self.spec.timezone)
+        end = local_moment(until, self.spec.timezone)
         lines += ["", f"Without an answer by {end} it stays a candidate. A newer candidate ends this request."]
         headline = f"May {request.model} {version} be promoted?"
         return (f"REFUSED, asked again: {headline}" if refused else headline), "\n".join(lines)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from nightshift.settings import Settings
-from training.contracts import JsonObject, json_object
+from training.contracts import JsonObject, instant_of, json_object
 from training.errors import DeniedError, Problem, SpecError
 from training.sources.table_contract import TableContract, contracts_of
 from training.spec import PipelineSpec, RunParameters
@@ -47,7 +47,7 @@ def find_snapshot(spec: PipelineSpec, parameters: RunParameters, settings: Setti
     found = find_dataset(connect(settings.database_url), spec.name, parameters.snapshot or "")
     refuse_deprecated(found)
     manifest = Store(settings.store_uri).manifests.get(found.uri, kind=KIND)
-    as_of = datetime.fromisoformat(str(manifest.meta["as_of"])).astimezone(UTC)
+    as_of = instant_of(str(manifest.meta["as_of"])).astimezone(UTC)
     if parameters.as_of is not None and parse_as_of(parameters.as_of, spec.timezone) != as_of:
         message = f"the snapshot {found.version} is as of {as_of.isoformat()}, and the trigger says {parameters.as_of}"
         hint = "leave as_of out: a run on a snapshot has the snapshot's"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from nightshift.execution.backend import backend_of
@@ -285,7 +285,7 @@ def rivals_of(spec: PipelineSpec, settings: Settings) -> dict[str, JsonObject | 
 def _rival(holder: AliasHolder | None, revision: int) -> JsonObject | None:
     if holder is None:
         return None
-    return Rival.model_validate({**asdict(holder), "revision": revision}).to_json()
+    return Rival.model_validate({**holder.to_json(), "revision": revision}).to_json()
 
 
 _LOOK_UPS: Final[Mapping[str, Callable[[StageOfRun], Work]]] = {

@@ -7,8 +7,8 @@ from datetime import datetime
 from typing import Final
 
 from nightshift.queries.schemas import SavedCheckpoint
-from training.contracts import JsonObject, JsonValue
-from training.engine.checkpoint.catalog import NEWEST, Listing, fault, instant_of, listings, opened, restorable
+from training.contracts import JsonObject, JsonValue, instant_text
+from training.engine.checkpoint.catalog import NEWEST, Listing, as_of, fault, listings, opened, restorable
 from training.errors import DataError
 from training.store import Store
 from training.store.work_folder import StoreUri
@@ -98,7 +98,8 @@ def restore_conf(
     if earlier.get("snapshot") is not None:
         conf["snapshot"] = earlier["snapshot"]
     else:
-        conf["as_of"] = instant_of(store, pipeline, found)
+        instant = as_of(store, pipeline, found)
+        conf["as_of"] = None if instant is None else instant_text(instant)
     return {key: value for key, value in conf.items() if value not in (None, {})}
 
 

@@ -19,7 +19,7 @@ from nightshift.queries.schemas import (
     PairedGain,
     SideBySide,
 )
-from training.contracts import JsonObject, StageResult
+from training.contracts import JsonObject, StageResult, instant_of
 from training.errors import DataError, DeniedError
 from training.evaluation.record import FILE, EvaluationRecord
 from training.registry.ledger.ledger import Ledger
@@ -60,7 +60,7 @@ def of_version(ledger: Ledger, model: str, wanted: str, may: May) -> Subject:
         run=f"{pipeline}:{run_id}" if run_id else None,
         version=found.version,
         semantic_version=found.semantic_version,
-        as_of=_text(evidence.get("as_of")),
+        as_of=instant_of(evidence["as_of"]),
         outcome=found.decisions[0].outcome,
         snapshot=_text(evidence.get("snapshot_digest")),
     )
@@ -99,7 +99,7 @@ def of_run(store: Store, pipeline: str, run_id: str) -> Subject:
         name=run.id,
         pipeline=pipeline,
         run=run.id,
-        as_of=None if run.as_of is None else run.as_of.isoformat(),
+        as_of=run.as_of,
         outcome=run.state if run.note is None else run.note.split(":", 1)[0],
         snapshot=kept["ingest"].digest if "ingest" in kept else None,
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from typing import Final
 
 from nightshift.queries.schemas import DecisionDetails, DecisionSummary, Holder, Model, ModelDetails, ModelVersion, Reason
@@ -126,4 +125,4 @@ def _model(ledger: Ledger, name: str, pipelines: Sequence[str]) -> Model:
 
 
 def _holder(holder: AliasHolder | None) -> Holder | None:
-    return None if holder is None else Holder(**{name: value for name, value in asdict(holder).items() if name in HOLDER_FIELDS})
+    return None if holder is None else Holder(**{name: value for name, value in holder.to_json().items() if name in HOLDER_FIELDS})

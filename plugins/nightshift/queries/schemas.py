@@ -7,6 +7,8 @@ from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from training.spec.scalar_types import InstantText
+
 Item = TypeVar("Item")
 
 
@@ -117,7 +119,7 @@ class Holder(Record):
 
     version: str
     semantic_version: str
-    as_of: str
+    as_of: InstantText
     since: str = Field(description="When it took the alias, ISO 8601; empty: unknown.")
     weights_digest: str
     artifact_digest: str = Field(description="For `load_verified`; empty: registered without one.")
@@ -244,7 +246,7 @@ class ComparedSide(Record):
     run: str | None
     version: str | None = None
     semantic_version: str | None = None
-    as_of: str | None
+    as_of: InstantText | None
     outcome: str = Field(description="Of the newest decision, or of the run.")
     snapshot: str | None = Field(description="Digest of the data's manifest.")
     code_version: str | None = Field(default=None, description="Of the training.")

@@ -60,7 +60,7 @@ def measure(folder: Path) -> dict[str, tuple[float, float]]:
             attempt_id="a1",
             store_uri=store.root_uri,
             spec_uri=spec_uri,
-            as_of=AS_OF.isoformat(),
+            as_of=AS_OF,
             inputs=inputs,
             parameters=parameters,
             run=RunIdentity(dag_id=spec.name, run_id="r", task_id=name),

@@ -25,7 +25,7 @@ from nightshift.queries.studies import tune_dag_id
 from nightshift.run_refs import settled_ref, study_ref
 from nightshift.settings import Settings
 from tests.unit.plugins.airflow_dags import PIPELINES, STUDY
-from training.contracts import RunIdentity, StageRequest, StageResult
+from training.contracts import RunIdentity, StageRequest, StageResult, instant_of
 from training.database import connect
 from training.database.schema import DatasetVersionRow
 from training.registry.ledger.decisions import record_candidate
@@ -181,7 +181,7 @@ def seed_model(pipeline: str, *outcomes: tuple[str, str]) -> None:
             version=number,
             weights_digest=number * 64,
             model_uri=f"file:///model/{number}",
-            as_of=AS_OF,
+            as_of=instant_of(AS_OF),
             bounds=BOUNDS,
             semantic_version=f"1.{number}.0",
         )
@@ -215,7 +215,7 @@ def seed_checkpoints(pipeline: str) -> list[str]:
             attempt_id="a1",
             store_uri=store.root_uri,
             spec_uri="",
-            as_of=AS_OF,
+            as_of=instant_of(AS_OF),
             inputs={},
             run=RunIdentity(dag_id=pipeline, run_id=DONE, task_id="train"),
         )

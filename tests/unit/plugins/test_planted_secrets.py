@@ -7,6 +7,7 @@ import os
 import threading
 import traceback
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -247,7 +248,7 @@ def test_a_real_stage_that_fails_shows_none(installation: Path, store: Store) ->
         attempt_id="a1",
         store_uri=store.root_uri,
         spec_uri=store.put_json(freeze(spec)),
-        as_of="2026-02-01T02:00:00+00:00",
+        as_of=datetime(2026, 2, 1, 2, tzinfo=UTC),
         inputs={},
         parameters={"listing": {"clicks": [part]}},
         run=RunIdentity(dag_id=spec.name, run_id="r1", task_id="ingest"),

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given
@@ -77,7 +78,7 @@ def test_request_survives_a_round_trip() -> None:
         attempt_id="1",
         store_uri="file:///s",
         spec_uri="file:///s/objects/sha256/ab/ab",
-        as_of="2026-01-01T00:00:00+00:00",
+        as_of=datetime(2026, 1, 1, tzinfo=UTC),
         inputs={"dataset": "u"},
         run=RUN,
         parameters={"champion": None},

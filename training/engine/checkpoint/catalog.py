@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Final
 
-from training.contracts import StageRequest, StageResult
+from training.contracts import Instant, StageRequest, StageResult
 from training.engine.checkpoint.chunks import Saved, read_index
 from training.errors import DataError, DeniedError, Problem, SpecError, shown
 from training.store import Manifest, Store
@@ -121,8 +121,8 @@ def restorable(store: Store, pipeline: str, run: str, name: str) -> Listing:
     return listing
 
 
-def instant_of(store: Store, pipeline: str, listing: Listing) -> str | None:
-    """Return the instant (ISO 8601) of the run whose training saved a checkpoint; None where its requests are deleted."""
+def as_of(store: Store, pipeline: str, listing: Listing) -> Instant | None:
+    """Return the instant of the run whose training saved a checkpoint; None where its requests are deleted."""
     return next((request.as_of for request in requests(store, pipeline, listing.work_id)), None)
 
 

@@ -12,11 +12,10 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Final
 from zoneinfo import ZoneInfo
 
-from training.contracts import Scalar
+from training.contracts import Scalar, instant_text
 from training.engine.tracking.machine_metrics import MachineMetrics
 from training.engine.tracking.mlflow_delivery import MAX_PARAM_CHARS, QUICK, deliver, deliver_if_reachable, first_line, open_run, send
 from training.engine.tracking.mlflow_journal import Backlog, End, RunDescription, RunJournal, backlog_name
@@ -258,7 +257,7 @@ class Tracker:
     def _name(self) -> str:
         """Return the instant of the run in the pipeline's time zone; its id is the tag `nightshift.run_id`."""
         spec = self._context.spec
-        return f"{datetime.fromisoformat(self._context.request.as_of).astimezone(ZoneInfo(spec.timezone)):%Y-%m-%d %H:%M %Z}"
+        return f"{self._context.request.as_of.astimezone(ZoneInfo(spec.timezone)):%Y-%m-%d %H:%M %Z}"
 
     def _all_tags(self) -> dict[str, str]:
         request = self._context.request
@@ -267,7 +266,7 @@ class Tracker:
             "nightshift.pipeline": request.pipeline,
             "nightshift.run_id": request.run.run_id,
             "nightshift.fingerprint": request.work_id,
-            "nightshift.as_of": request.as_of,
+            "nightshift.as_of": instant_text(request.as_of),
             "nightshift.git_commit": str(state["commit"]),
             "nightshift.git_dirty": str(state["dirty"]).lower(),
             "nightshift.environment": ", ".join(f"{name} {version}" for name, version in environment().items()),

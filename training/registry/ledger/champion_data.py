@@ -18,7 +18,7 @@ def champions_snapshot(ledger: Ledger, model: str, before: datetime) -> str | No
     history = ledger.outline(model)
     for outlined in reversed(champions(history)):
         holder = holder_of(with_evidence(ledger, outlined))
-        if datetime.fromisoformat(holder.as_of) >= before:
+        if holder.as_of >= before:
             continue
         # A rollback's own evidence does not name the data.
         decisions = (with_evidence(ledger, entry) for entry in history if entry.weights_digest == holder.weights_digest)

@@ -6,7 +6,7 @@ SQLAlchemy only: operators decide too. MLflow follows by `training.registry.mlfl
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final, Protocol, TypeVar
 
@@ -67,7 +67,7 @@ def record_candidate(
         action="recorded",
         outcome=outcome,
         reasons=reasons,
-        evidence={**evidence, HOLDER: asdict(replace(holder, decision_key=key))},
+        evidence={**evidence, HOLDER: replace(holder, decision_key=key).to_json()},
         decided_by=decided_by,
     )
     standing = ledger.standing(model)
@@ -169,7 +169,7 @@ def settle_canary(
         action="promoted" if accepted else "canary_ended",
         outcome=outcome,
         reasons=reasons,
-        evidence={**evidence, HOLDER: asdict(canary), "weights_digest": canary.weights_digest},
+        evidence={**evidence, HOLDER: canary.to_json(), "weights_digest": canary.weights_digest},
         decided_by=decided_by,
     )
     champion = replace(canary, since=_now()) if accepted else standing.champion
@@ -243,8 +243,8 @@ def roll_back(
         outcome="rolled_back",
         reasons=[{"gate": "rollback", "passed": True, "words": f"from version {_named(standing.champion)}: {reason}"}],
         evidence={
-            HOLDER: asdict(target),
-            "from": asdict(standing.champion),
+            HOLDER: target.to_json(),
+            "from": standing.champion.to_json(),
             "reason": reason,
             "order": order,
             "weights_digest": target.weights_digest,
@@ -328,13 +328,13 @@ def find_version(ledger: Ledger, history: Sequence[Entry], name: str, model: str
 
 def holder_of(entry: Entry) -> AliasHolder:
     """Return the version that an entry is about."""
-    return AliasHolder(**entry.evidence[HOLDER])
+    return AliasHolder.from_json(entry.evidence[HOLDER])
 
 
 def _is_later(request: Entry, holder: AliasHolder) -> bool:
-    asked = datetime.fromisoformat(holder_of(request).as_of)
+    asked = holder_of(request).as_of
     # An `as_of` in the future blocks no later decision.
-    return datetime.fromisoformat(holder.as_of) < asked <= datetime.now(UTC)
+    return holder.as_of < asked <= datetime.now(UTC)
 
 
 def _alias_of(standing: ModelAliases, weights_digest: str) -> str | None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from sqlalchemy import Row
 
-from training.contracts import canonical_json, json_number, sha256_hex
+from training.contracts import Instant, canonical_json, instant_of, instant_text, json_number, sha256_hex
 from training.database.schema import LedgerDecisionRow, RunningMirror
 from training.registry.ledger.gate_outcomes import ReasonJson
 
@@ -35,7 +35,8 @@ class AliasHolder:
     weights_digest: str
     model_uri: str
     """The model artifact's manifest in the store."""
-    as_of: str
+    as_of: Instant
+    """Of its run."""
     bounds: Mapping[str, Sequence[str]]
     """Split to [start, end] of the rows it was made with."""
     semantic_version: str = ""
@@ -45,6 +46,14 @@ class AliasHolder:
     """Of the decision about its own evaluation."""
     artifact_digest: str = ""
     """SHA-256 of the list of the files in MLflow's registry, for `load_verified`."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as the ledger keeps it."""
+        return asdict(self) | {"as_of": instant_text(self.as_of)}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        return cls(**{**values, "as_of": instant_of(values["as_of"])})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,7 +12,7 @@ from sqlalchemy import delete, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
-from training.contracts import MAX_CLOCK_SKEW
+from training.contracts import MAX_CLOCK_SKEW, instant_text
 from training.database.connect import connect, database_faults
 from training.database.schema import LedgerDecisionRow, ModelStandingRow, RegisteredVersionRow
 from training.errors import DeniedError
@@ -225,7 +225,7 @@ class Ledger:
             if entry.outcome == REQUEST:
                 # No question about what an approval could not move any more.
                 _check_revision(standing, int(entry.evidence.get("revision", 0)), entry)
-            before = None if standing.canary is None else AliasHolder(**standing.canary)
+            before = None if standing.canary is None else AliasHolder.from_json(standing.canary)
             if entry.action == "rolled_back":
                 _check_kept(session, entry)
             if move is not None:
@@ -253,7 +253,7 @@ def _holder(session: Session, model: str, values: Mapping[str, Any] | None) -> A
     """Return the holder in a column of the standing, with the number and the artifact that it has in MLflow now."""
     if values is None:
         return None
-    holder = AliasHolder(**values)
+    holder = AliasHolder.from_json(values)
     row = session.get(RegisteredVersionRow, (model, holder.weights_digest))
     return holder if row is None else replace(holder, version=row.number, artifact_digest=row.artifact_digest)
 
@@ -274,13 +274,12 @@ def check_as_of(holder: AliasHolder, model: str) -> None:
     Raises:
         DeniedError: `as_of.future`.
     """
-    as_of = datetime.fromisoformat(holder.as_of)
     now = datetime.now(UTC)
-    if with_zone(as_of) > now + MAX_CLOCK_SKEW:
+    if holder.as_of > now + MAX_CLOCK_SKEW:
         raise DeniedError(
             "as_of.future",
-            f"version {name_of(holder)} of {model} is as of {holder.as_of}, which is later than now ({now.isoformat(timespec='seconds')}): "
-            "no later run could be compared with it",
+            f"version {name_of(holder)} of {model} is as of {instant_text(holder.as_of)}, which is later than now "
+            f"({now.isoformat(timespec='seconds')}): no later run could be compared with it",
             hint="start the run again with an as_of in the past",
         )
 
@@ -290,8 +289,8 @@ def _move(standing: ModelStandingRow, move: Move, entry: Entry) -> None:
     for holder, before in ((move.champion, standing.champion), (move.canary, standing.canary)):
         if holder is not None and (before is None or holder.weights_digest != before["weights_digest"]):
             check_as_of(holder, entry.model)
-    standing.champion = None if move.champion is None else asdict(move.champion)
-    standing.canary = None if move.canary is None else asdict(move.canary)
+    standing.champion = None if move.champion is None else move.champion.to_json()
+    standing.canary = None if move.canary is None else move.canary.to_json()
     standing.revision = move.expected_revision + 1
 
 
@@ -365,7 +364,7 @@ def _displace(session: Session, canary: AliasHolder, move: Move, entry: Entry) -
         action="canary_ended",
         outcome="superseded",
         reasons=[{"gate": "canary", "passed": False, "words": words}],
-        evidence={"holder": asdict(canary), "weights_digest": canary.weights_digest, "by": entry.key},
+        evidence={"holder": canary.to_json(), "weights_digest": canary.weights_digest, "by": entry.key},
         decided_by=entry.decided_by,
         decided_at=entry.decided_at,
     )

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from itertools import combinations, islice
 from statistics import NormalDist, median
 from typing import Final
 
+from training.contracts import instant_of
 from training.format import finite
 from training.registry.ledger.ledger import Entry, Ledger
 from training.spec.descriptors.metrics import is_lower_better
@@ -112,7 +112,7 @@ def _later_run(entry: Entry, primary: str) -> LaterRun | None:
     value = finite(old.get(primary))
     if value is None:
         return None
-    age = datetime.fromisoformat(entry.evidence["as_of"]) - datetime.fromisoformat(champion["as_of"])
+    age = instant_of(entry.evidence["as_of"]) - instant_of(champion["as_of"])
     return LaterRun(
         age_days=age.total_seconds() / 86_400,
         champion=value,

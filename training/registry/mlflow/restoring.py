@@ -12,6 +12,7 @@ from typing import Any
 import mlflow
 from mlflow.exceptions import MlflowException
 
+from training.contracts import Instant, instant_of, instant_text
 from training.errors import DataError
 from training.process.scratch import scratch_folder
 from training.registry.ledger.ledger import AliasHolder, Ledger
@@ -34,7 +35,7 @@ class Origin:
     model_uri: str
     run_id: str | None
     pipeline: str
-    as_of: str
+    as_of: Instant
     inputs: Mapping[str, str]
     outputs: tuple[str, ...]
     output: str
@@ -49,7 +50,7 @@ class Origin:
             model_uri=model_uri,
             run_id=evidence.get("mlflow_run_id"),
             pipeline=str(evidence.get("pipeline", "")),
-            as_of=str(evidence.get("as_of", "")),
+            as_of=instant_of(evidence["as_of"]),
             inputs=evidence.get("input_schema") or {},
             outputs=output_columns(task, label, made.get("classes", ())) if made else (),
             output=f"{task} of {label}" if made else "",
@@ -58,7 +59,7 @@ class Origin:
     @property
     def tags(self) -> dict[str, str]:
         digest = StoreUri(self.model_uri).digest
-        return {"nightshift.pipeline": self.pipeline, "nightshift.as_of": self.as_of, "nightshift.model": digest}
+        return {"nightshift.pipeline": self.pipeline, "nightshift.as_of": instant_text(self.as_of), "nightshift.model": digest}
 
 
 def origin_of(ledger: Ledger, model: str, holder: AliasHolder) -> Origin:

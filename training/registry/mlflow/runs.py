@@ -10,13 +10,12 @@ import json
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import mlflow
 from mlflow.entities import Dataset, DatasetInput, InputTag, Metric
 
-from training.contracts import StageRequest
+from training.contracts import Instant, StageRequest
 from training.engine.tracking.mlflow_delivery import quick_requests
 from training.errors import UnavailableError
 from training.process.scratch import scratch_folder
@@ -57,7 +56,7 @@ class Evaluated:
     pipeline: str
     description: str
     """Of the pipeline, for its experiment's page."""
-    as_of: str
+    as_of: Instant
     dataset: Manifest
     dataset_uri: str
 
@@ -117,7 +116,7 @@ def note_decision(run_id: str | None, entry: Entry) -> None:
 
 
 def _metrics(evaluated: Evaluated, metrics: Mapping[str, float], tested: Dataset | None) -> Iterable[Metric]:
-    at_ms = int(datetime.fromisoformat(evaluated.as_of).timestamp() * 1000)
+    at_ms = int(evaluated.as_of.timestamp() * 1000)
     on = {} if tested is None else {"dataset_name": tested.name, "dataset_digest": tested.digest}
     for name, value in metrics.items():
         # MLflow takes no @ in a metric's name.

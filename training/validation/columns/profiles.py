@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from training.contracts import JsonObject
+from training.contracts import Instant, JsonObject, instant_text
 from training.validation.columns.histogram import KeyHistogram
 from training.validation.columns.numbers import NumberCounts
 from training.validation.columns.statistics import TIMES, ColumnProfile
@@ -64,16 +64,16 @@ def counts_of(view: TableView, profiles: Mapping[str, ColumnProfile], named: Col
     return found
 
 
-def to_json(tables: Tables, *, snapshot: str, as_of: str, runs: Sequence[JsonObject] = ()) -> JsonObject:
+def to_json(tables: Tables, *, snapshot: str, as_of: Instant, runs: Sequence[JsonObject] = ()) -> JsonObject:
     """Return what `tables_of` reads.
 
     Args:
         snapshot: digest.
-        as_of: ISO 8601, of the run.
+        as_of: of the run.
         runs: `earlier_runs.numbers_of_run` this snapshot and those before, oldest first.
     """
     columns = {table: {name: _stored(counts) for name, counts in found.items()} for table, found in tables.items()}
-    return {"format": FORMAT, "snapshot": snapshot, "as_of": as_of, "tables": columns, "runs": list(runs)}
+    return {"format": FORMAT, "snapshot": snapshot, "as_of": instant_text(as_of), "tables": columns, "runs": list(runs)}
 
 
 def tables_of(stored: Mapping[str, Any]) -> Tables | None:

@@ -17,7 +17,7 @@ from typing import Final
 
 import numpy as np
 
-from training.contracts import JsonObject
+from training.contracts import Instant, JsonObject, instant_text
 from training.format import figure
 from training.validation.columns.histogram import aligned
 from training.validation.columns.numbers import NumberCounts
@@ -67,7 +67,7 @@ class SnapshotComparison:
     """The columns of a snapshot beside those of an earlier one."""
 
     words: str
-    as_of: str
+    as_of: Instant
     """Of the earlier one's run."""
     tables: dict[str, dict[str, ColumnDrift]] = field(default_factory=dict)
     """Table, column."""
@@ -78,7 +78,7 @@ class SnapshotComparison:
             table: {name: {key: value for key, value in asdict(drift).items() if key != "bars"} for name, drift in columns.items()}
             for table, columns in self.tables.items()
         }
-        return {"against": self.words, "as_of": self.as_of, "tables": tables}
+        return {"against": self.words, "as_of": instant_text(self.as_of), "tables": tables}
 
 
 def values_named(before: Mapping[str, Counts]) -> dict[str, list[str]]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from training.contracts import JsonObject
+from training.contracts import Instant, JsonObject, instant_text
 from training.format import figure
 from training.spec.sections.drift import Drift, DriftLimits
 from training.validation.columns.profiles import Counts, Tables
@@ -28,7 +28,7 @@ class Earlier:
 
     names: tuple[str, ...]
     """What it is: `previous`, `champion`, or both."""
-    as_of: str
+    as_of: Instant
     tables: Tables
     runs: Sequence[JsonObject] = ()
     """Up to that snapshot's, oldest first."""
@@ -102,7 +102,7 @@ def _check(earlier: Earlier, table: str, column: str, exceeded: list[tuple[str, 
         status=status,
         observed="; ".join(observed for observed, _ in exceeded),
         allowed="; ".join(allowed for _, allowed in exceeded),
-        detail=f"as of {earlier.as_of}" + ("; a person has to approve the candidate" if limits.action == "approve" else ""),
+        detail=f"as of {instant_text(earlier.as_of)}" + ("; a person has to approve the candidate" if limits.action == "approve" else ""),
         asks=limits.action == "approve",
     )
 
@@ -116,5 +116,5 @@ def _passed(earlier: Earlier, table: str, columns: Mapping[str, ColumnDrift]) ->
         status="passed",
         observed=f"{len(columns)} columns within their limits, the largest PSI {figure(drift.psi)} of {name}",
         allowed="validate.drift",
-        detail=f"as of {earlier.as_of}",
+        detail=f"as of {instant_text(earlier.as_of)}",
     )

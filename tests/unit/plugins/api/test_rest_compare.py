@@ -14,7 +14,7 @@ from tests.commands import command
 from tests.unit.plugins.client.test_client import Server, token
 from tests.unit.plugins.seeded_installation import AS_OF, BOUNDS, DONE, Seeded
 from tests.unit.training.registry.good_evaluation import BETTER, CHAMPION
-from training.contracts import JsonObject, canonical_json
+from training.contracts import JsonObject, canonical_json, instant_of
 from training.registry.ledger.decisions import record_candidate
 from training.registry.ledger.ledger import AliasHolder, Ledger
 from training.store import Manifest, Store
@@ -57,7 +57,12 @@ def decide(version: str, *, ndcg: float, rate: float, champion: str | None = Non
     facts = {"family": "ranker", "code_version": version * 40, "environment": {"torch": libraries}}
     spec = {"name": MODEL, "owners": [version], "train": {"learning_rate": rate, "epochs": 3}}
     holder = AliasHolder(
-        version=version, weights_digest=WEIGHTS[version], model_uri="", as_of=AS_OF, bounds=BOUNDS, semantic_version=f"1.{version}.0"
+        version=version,
+        weights_digest=WEIGHTS[version],
+        model_uri="",
+        as_of=instant_of(AS_OF),
+        bounds=BOUNDS,
+        semantic_version=f"1.{version}.0",
     )
     ledger = Ledger()
     evidence: dict[str, Any] = {

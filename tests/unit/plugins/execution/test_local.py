@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -77,7 +78,7 @@ def request(stage: str) -> StageRequest:
         attempt_id="a1",
         store_uri="file:///store",
         spec_uri="file:///store/spec",
-        as_of="2026-02-01T02:00:00+00:00",
+        as_of=datetime(2026, 2, 1, 2, tzinfo=UTC),
         inputs={},
         run=identity,
     )

@@ -52,7 +52,12 @@ def request_for(
     ledger: Ledger, number: int, *, outcome: str = "needs_approval", started_by: str | None = "bob", pipeline: str = MODEL
 ) -> Entry:
     holder = AliasHolder(
-        version=str(number), semantic_version=f"1.0.{number}", weights_digest=f"w{number}", model_uri="u", as_of="2026-02-01", bounds={}
+        version=str(number),
+        semantic_version=f"1.0.{number}",
+        weights_digest=f"w{number}",
+        model_uri="u",
+        as_of=datetime(2026, 2, 1, tzinfo=UTC),
+        bounds={},
     )
     evidence = {
         "weights_digest": f"w{number}",
@@ -63,7 +68,7 @@ def request_for(
         "report_uri": "file:///store/objects/sha256/ab/abc",
         "metrics": {"ndcg@10": 0.61},
         "champion_metrics": {"ndcg@10": 0.6},
-        "as_of": "2026-02-01",
+        "as_of": "2026-02-01T00:00:00+00:00",
     }
     reasons = [{"gate": "minimum", "passed": True, "words": "ndcg@10 0.61, required >= 0.3 | fine"}]
     return record_candidate(ledger, holder, model=MODEL, outcome=outcome, reasons=reasons, evidence=evidence, decided_by="night")

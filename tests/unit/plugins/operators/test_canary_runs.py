@@ -53,7 +53,9 @@ def ledger(settings: Settings) -> Ledger:
 def canary(ledger: Ledger, number: int = 2, *, pipeline: str = MODEL) -> None:
     """Make version `number` the canary beside a champion."""
     for version in (number - 1, number):
-        holder = AliasHolder(version=str(version), weights_digest=f"w{version}", model_uri="u", as_of="2026-02-01", bounds={})
+        holder = AliasHolder(
+            version=str(version), weights_digest=f"w{version}", model_uri="u", as_of=datetime(2026, 2, 1, tzinfo=UTC), bounds={}
+        )
         evidence = {
             "weights_digest": f"w{version}",
             "evaluation_digest": f"e{version}",

@@ -161,7 +161,7 @@ def test_a_forged_spec_decides_nothing(settings: Settings) -> None:
 
 
 def candidate(ledger: Ledger, number: int, outcome: str = "accepted", **more: Any) -> Entry:
-    holder = AliasHolder(version=str(number), weights_digest=f"w{number}", model_uri="u", as_of="2026-02-01", bounds={})
+    holder = AliasHolder(version=str(number), weights_digest=f"w{number}", model_uri="u", as_of=datetime(2026, 2, 1, tzinfo=UTC), bounds={})
     evidence = {
         "weights_digest": f"w{number}",
         "evaluation_digest": f"e{number}",

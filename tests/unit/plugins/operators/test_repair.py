@@ -300,7 +300,7 @@ def test_waiting_metrics_without_any_decision_are_delivered_with_the_spec_of_the
         attempt_id="a",
         store_uri=store.root_uri,
         spec_uri=spec_uri,
-        as_of="2026-01-01T00:00:00+00:00",
+        as_of=datetime(2026, 1, 1, tzinfo=UTC),
         inputs={},
         run=RunIdentity(dag_id="p", run_id="r", task_id="train"),
     )

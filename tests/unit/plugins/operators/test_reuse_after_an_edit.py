@@ -66,7 +66,7 @@ class Night:
             attempt_id="a1",
             store_uri=self._bench.store.root_uri,
             spec_uri=self._frozen.spec_uri,
-            as_of=AS_OF.isoformat(),
+            as_of=AS_OF,
             inputs=found.inputs,
             parameters=found.parameters,
             run=RunIdentity(dag_id="search_ranking", run_id="r", task_id=stage),

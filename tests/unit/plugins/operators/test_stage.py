@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -142,7 +143,7 @@ def test_an_attempt_that_commits_is_the_result(scripted: Scripted, run_ingest: A
     (request,) = scripted.requests
     assert request.run == RunIdentity(dag_id="search_ranking", run_id="r1", task_id="ingest", try_number=1)
     assert len(request.parameters["listing"]["clicks"]) == 30
-    assert request.as_of == "2026-02-01T02:00:00+00:00"
+    assert request.as_of == datetime(2026, 2, 1, 2, tzinfo=UTC)
     assert StageResult.from_mapping(values).reused_from is None
     assert links(operator) == ("", "", TASK_PAGE.format("r1", 1))
 

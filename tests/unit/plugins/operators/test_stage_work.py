@@ -30,7 +30,14 @@ from training.store.work_folder import StoreUri
 
 SPEC_PATH = CHECKOUT / "dags" / "pipelines" / "search_ranking.yaml"
 AS_OF = datetime(2026, 2, 1, 2, tzinfo=UTC)
-CHAMPION = {"version": "1", "model_uri": "file:///m", "weights_digest": "champions", "as_of": "…", "bounds": {}, "revision": 1}
+CHAMPION = {
+    "version": "1",
+    "model_uri": "file:///m",
+    "weights_digest": "champions",
+    "as_of": "2026-01-01T00:00:00+00:00",
+    "bounds": {},
+    "revision": 1,
+}
 
 STAGES = load_spec(SPEC_PATH).stages
 
@@ -182,14 +189,14 @@ def test_validate_compares_with_the_profiles_of_the_previous_snapshot_and_of_the
     ledger = Ledger(Settings.from_environment().database_url)
     plain = ask("validate")
     # The champion of the night before, and the model that this very run made champion before it was repeated.
-    decide_on(ledger, 1, model="search_ranking", as_of=(AS_OF - timedelta(days=1)).isoformat(), evidence={"snapshot_digest": "1" * 64})
+    decide_on(ledger, 1, model="search_ranking", as_of=AS_OF - timedelta(days=1), evidence={"snapshot_digest": "1" * 64})
     assert ask("validate").id == plain.id, "without a profile there is nothing to compare with"
     profiles = {digit: store.put_json({"profile": digit}) for digit in "123"}
     for digit, uri in profiles.items():
         assert store.ref(f"profiles/search_ranking/{digit * 64}").move(uri, expected=0)
     first = ask("validate")
     assert first.parameters["earlier"] == [{"names": ["champion"], "profile": profiles["1"]}]
-    decide_on(ledger, 2, model="search_ranking", as_of=AS_OF.isoformat(), evidence={"snapshot_digest": "2" * 64})
+    decide_on(ledger, 2, model="search_ranking", as_of=AS_OF, evidence={"snapshot_digest": "2" * 64})
     assert ask("validate").id == first.id
     assert store.ref("snapshots/search_ranking/2026-01-31T020000Z").move(f"file:///s/manifests/sha256/33/{'3' * 64}.json", expected=0)
     both = [{"names": ["previous"], "profile": profiles["3"]}, {"names": ["champion"], "profile": profiles["1"]}]
@@ -201,7 +208,7 @@ def test_validate_compares_with_the_profiles_of_the_previous_snapshot_and_of_the
 def test_after_a_rollback_validate_compares_with_the_data_of_the_version_rolled_back_to(ask: WorkOf, store: Store) -> None:
     ledger = Ledger(Settings.from_environment().database_url)
     for number in (1, 2):
-        as_of = (AS_OF - timedelta(days=3 - number)).isoformat()
+        as_of = AS_OF - timedelta(days=3 - number)
         decide_on(ledger, number, model="search_ranking", as_of=as_of, evidence={"snapshot_digest": str(number) * 64})
         assert store.ref(f"profiles/search_ranking/{str(number) * 64}").move(store.put_json({"of": number}), expected=0)
     newest = ask("validate").parameters["earlier"]
@@ -211,7 +218,7 @@ def test_after_a_rollback_validate_compares_with_the_data_of_the_version_rolled_
 
 def test_a_snapshot_that_is_the_previous_one_and_the_champions_is_compared_once(ask: WorkOf, store: Store) -> None:
     ledger = Ledger(Settings.from_environment().database_url)
-    decide_on(ledger, 1, model="search_ranking", as_of=(AS_OF - timedelta(days=1)).isoformat(), evidence={"snapshot_digest": "1" * 64})
+    decide_on(ledger, 1, model="search_ranking", as_of=AS_OF - timedelta(days=1), evidence={"snapshot_digest": "1" * 64})
     assert store.ref("snapshots/search_ranking/2026-01-31T020000Z").move(f"file:///s/manifests/sha256/11/{'1' * 64}.json", expected=0)
     uri = store.put_json({"profile": 1})
     assert store.ref(f"profiles/search_ranking/{'1' * 64}").move(uri, expected=0)

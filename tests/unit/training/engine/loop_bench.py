@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -169,7 +170,7 @@ class LoopBench:
             attempt_id=attempt_id,
             store_uri=self.store.root_uri,
             spec_uri="",
-            as_of="2026-01-01T00:00:00+00:00",
+            as_of=datetime(2026, 1, 1, tzinfo=UTC),
             inputs={},
             parameters=parameters,
             run=RunIdentity(dag_id="p", run_id="r", task_id="train"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ import pytest
 from training.pages.validation import MAX_RUN_COLUMNS, RUN_HEIGHT, render_report, run_charts
 from training.validation.earlier_runs import MAX_RUNS, _age_hours, with_run
 from training.validation.results import Findings
+
+DAY = datetime(2026, 1, 2, tzinfo=UTC)
 
 
 def night(day: int, rows: int, *, age: float | None = 2.0, missing: dict[str, int] | None = None, table: str = "orders") -> dict[str, Any]:
@@ -52,7 +55,7 @@ def test_one_night_alone_has_no_chart_and_empty_tables_divide_by_nothing() -> No
     ],
 )
 def test_age_of_any_instant_that_a_file_can_hold(newest: str, hours: float | None) -> None:
-    age = _age_hours("2026-02-01T02:00:00+00:00", newest)
+    age = _age_hours(datetime(2026, 2, 1, 2, tzinfo=UTC), newest)
     assert age == (None if hours is None else pytest.approx(hours, abs=0.001))
 
 
@@ -65,7 +68,7 @@ def test_the_newest_nights_are_kept() -> None:
 
 def test_names_are_escaped_in_the_page() -> None:
     runs = [night(1, 5, missing={"<script>": 1}), night(2, 5)]
-    page = render_report(Findings(runs=runs), pipeline="p", as_of="a", window=("a", "b"), snapshot_digest="d").decode()
+    page = render_report(Findings(runs=runs), pipeline="p", as_of=DAY, window=(DAY, DAY), snapshot_digest="d").decode()
     assert "Last 2 runs of orders" in page
     assert "<script" not in page
     assert len(re.findall("<svg ", page)) == 3

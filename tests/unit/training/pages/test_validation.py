@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 
 from training.pages.validation import DRIFT_HEIGHT, DRIFT_WIDTH, MAX_DRIFT_CHARTS, render_report
 from training.validation.drift.between_snapshots import Bar, ColumnDrift, SnapshotComparison
 from training.validation.results import Findings
+
+DAY = datetime(2026, 1, 2, tzinfo=UTC)
 
 
 def drift(psi: float, *bars: Bar) -> ColumnDrift:
@@ -23,8 +26,10 @@ def drift(psi: float, *bars: Bar) -> ColumnDrift:
 
 
 def page_of(columns: dict[str, ColumnDrift]) -> str:
-    findings = Findings(comparisons=[SnapshotComparison(words="the previous snapshot", as_of="2026-01-01", tables={"orders": columns})])
-    return render_report(findings, pipeline="p", as_of="2026-01-02", window=("a", "b"), snapshot_digest="d").decode()
+    findings = Findings(
+        comparisons=[SnapshotComparison(words="the previous snapshot", as_of=datetime(2026, 1, 1, tzinfo=UTC), tables={"orders": columns})]
+    )
+    return render_report(findings, pipeline="p", as_of=DAY, window=(DAY, DAY), snapshot_digest="d").decode()
 
 
 def test_values_of_the_data_are_escaped_in_charts() -> None:
@@ -55,8 +60,8 @@ def test_a_report_shows_its_instants_on_the_clock_of_the_pipeline() -> None:
     local = render_report(
         Findings(),
         pipeline="p",
-        as_of="2026-01-02T07:00:00+00:00",
-        window=("2025-12-01T05:00:00+00:00", "2026-01-02T05:00:00+00:00"),
+        as_of=datetime(2026, 1, 2, 7, tzinfo=UTC),
+        window=(datetime(2025, 12, 1, 5, tzinfo=UTC), datetime(2026, 1, 2, 5, tzinfo=UTC)),
         snapshot_digest="d",
         timezone="America/New_York",
     ).decode()
@@ -64,7 +69,7 @@ def test_a_report_shows_its_instants_on_the_clock_of_the_pipeline() -> None:
 
 
 def test_a_report_without_an_earlier_snapshot_has_no_drift() -> None:
-    page = render_report(Findings(), pipeline="p", as_of="2026-01-02", window=("a", "b"), snapshot_digest="d").decode()
+    page = render_report(Findings(), pipeline="p", as_of=DAY, window=(DAY, DAY), snapshot_digest="d").decode()
     assert "Drift of" not in page
     assert "Siddiqi" not in page
 
@@ -73,9 +78,7 @@ def test_bounds_of_a_column_are_instants_of_the_pipelines_clock_or_what_the_rows
     at = {"nulls": 0, "minimum": "2026-01-03 00:00:20.80006+00", "maximum": "2026-02-01 23:57:25+00"}
     price = {"nulls": 0, "minimum": 2.49, "maximum": 269.2, "mean": 38.4, "deviation": 30.7, "mean_shift": -0.00419, "psi": 4.48553e-05}
     findings = Findings(statistics={"orders": {"at": at, "name": {"nulls": 1, "minimum": "2026-01-03", "maximum": "zoë"}, "price": price}})
-    page = render_report(
-        findings, pipeline="p", as_of="2026-02-02", window=("a", "b"), snapshot_digest="d", timezone="Europe/Berlin"
-    ).decode()
+    page = render_report(findings, pipeline="p", as_of=DAY, window=(DAY, DAY), snapshot_digest="d", timezone="Europe/Berlin").decode()
     cells = {row[0]: row[1:] for row in (re.findall(r"<td[^>]*>(.*?)</td>", line) for line in page.splitlines() if "<td" in line) if row}
     assert cells["at"][1:3] == ["2026-01-03 01:00 (Europe/Berlin)", "2026-02-02 00:57 (Europe/Berlin)"]
     assert cells["name"][1:3] == ["2026-01-03", "zoë"]

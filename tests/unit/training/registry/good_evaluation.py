@@ -42,7 +42,14 @@ BETTER = {
     **{"gain": 0.01, "low": 0.001, "high": 0.02, "probability": 0.99, "num_units": 900, "row_low": 0.001, "row_high": 0.02},
     **{"decided_by": "rows", "blocks": BLOCKS},
 }
-CHAMPION = {"version": "6", "model_uri": "file:///m", "weights_digest": "w", "as_of": "2026-03-01", "bounds": {}, "revision": 3}
+CHAMPION = {
+    "version": "6",
+    "model_uri": "file:///m",
+    "weights_digest": "w",
+    "as_of": "2026-03-01T00:00:00+00:00",
+    "bounds": {},
+    "revision": 3,
+}
 PRIOR = {"name": "prior", "about": "class frequencies", "validation": 0.5, "coverage": 1.0}
 GOOD: dict[str, Any] = {
     "format_version": 1,

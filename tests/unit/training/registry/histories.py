@@ -303,7 +303,7 @@ def promote(
         semantic_version=semantic_version(MODEL, weights, recipe, ledger.database_url),
         weights_digest=weights,
         model_uri=uri,
-        as_of="2026-01-01T00:00:00+00:00",
+        as_of=datetime(2026, 1, 1, tzinfo=UTC),
         bounds={},
         artifact_digest=place.artifact_digest,
     )

@@ -5,8 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
+from training.contracts import Instant, instant_text
 from training.errors import NightshiftError
 from training.registry.ledger.decisions import record_candidate
 from training.registry.ledger.ledger import AliasHolder, Entry, Ledger
@@ -22,7 +24,7 @@ def candidate(number: int) -> AliasHolder:
         semantic_version=f"1.{number}.0",
         weights_digest=f"w{number}",
         model_uri=f"store:///models/{number}",
-        as_of=f"2013-01-{number % 100 % 28 + 1:02d}T00:00:00+00:00",
+        as_of=datetime(2013, 1, number % 100 % 28 + 1, tzinfo=UTC),
         bounds={"test": ["2013-01-01", "2013-01-02"]},
     )
 
@@ -36,21 +38,23 @@ def decide_on(
     canary: bool = False,
     revision: int | None = None,
     evidence: Mapping[str, Any] | None = None,
-    as_of: str | None = None,
+    as_of: Instant | None = None,
     reasons: Sequence[Mapping[str, Any]] | None = None,
 ) -> Entry:
     """Record a decision about version `number`, measured against the present standing, or that of `revision`."""
     measured = ledger.standing(model).revision if revision is None else revision
     holder = replace(candidate(number), model_uri=(evidence or {}).get("model_uri", candidate(number).model_uri))
+    holder = holder if as_of is None else replace(holder, as_of=as_of)
     return record_candidate(
         ledger,
-        holder if as_of is None else replace(holder, as_of=as_of),
+        holder,
         model=model,
         outcome=outcome,
         reasons=reasons or (ASKING if outcome == "needs_approval" else FINE),
         evidence={
             "evaluation_digest": f"e{number}",
             "weights_digest": f"w{number}",
+            "as_of": instant_text(holder.as_of),
             "revision": measured,
             "has_canary": canary,
             **(evidence or {}),

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ class Stage:
             attempt_id="a1",
             store_uri=store.root_uri,
             spec_uri=store.put_json(freeze(parse_spec(SPEC))),
-            as_of="2026-02-01T02:00:00+00:00",
+            as_of=datetime(2026, 2, 1, 2, tzinfo=UTC),
             inputs={},
             run=RunIdentity(dag_id="search_ranking", run_id="r1", task_id="prepare"),
             parameters=parameters,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -90,7 +91,7 @@ def asked(folder: Path) -> tuple[str, Store, str]:
         attempt_id="a1",
         store_uri=store.root_uri,
         spec_uri=store.put_json(freeze(load_spec(CHECKOUT / "dags/pipelines/search_ranking.yaml"))),
-        as_of="2026-02-01T02:00:00+00:00",
+        as_of=datetime(2026, 2, 1, 2, tzinfo=UTC),
         inputs={},
         run=RunIdentity(dag_id="search_ranking", run_id="r1", task_id="prepare"),
     )

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import duckdb
@@ -41,7 +42,7 @@ def ask(store: Store, attempt_id: str, *, run_id: str = "r1", takeover_epoch: in
         attempt_id=attempt_id,
         store_uri=store.root_uri,
         spec_uri=spec_uri,
-        as_of="2026-02-01T02:00:00+00:00",
+        as_of=datetime(2026, 2, 1, 2, tzinfo=UTC),
         inputs={},
         run=RunIdentity(dag_id="search_ranking", run_id=run_id, task_id="prepare"),
         takeover_epoch=takeover_epoch,

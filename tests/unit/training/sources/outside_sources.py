@@ -178,7 +178,7 @@ class Shop:
             attempt_id="a",
             store_uri=self.store.root_uri,
             spec_uri=self.store.put_json(freeze(self.spec())),
-            as_of=AS_OF.isoformat(),
+            as_of=AS_OF,
             inputs=inputs,
             run=RunIdentity(dag_id="orders", run_id="r", task_id=name),
             parameters=parameters,

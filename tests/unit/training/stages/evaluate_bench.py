@@ -116,7 +116,7 @@ def run_stage(
         attempt_id="a1",
         store_uri=store.root_uri,
         spec_uri=store.put_json(freeze(spec)),
-        as_of=as_of.isoformat(),
+        as_of=as_of,
         inputs=inputs,
         parameters=parameters,
         run=RunIdentity(dag_id="orders", run_id=run_id, task_id=name),

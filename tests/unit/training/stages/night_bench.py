@@ -55,7 +55,7 @@ class Night:
             attempt_id="a",
             store_uri=self.store.root_uri,
             spec_uri="",
-            as_of=self.as_of.isoformat(),
+            as_of=self.as_of,
             inputs=inputs,
             run=RunIdentity(dag_id=self.spec.name, run_id=run_id, task_id=name),
             parameters=parameters,

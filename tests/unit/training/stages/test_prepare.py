@@ -93,7 +93,7 @@ def run(folder: Path, spec: PipelineSpec, as_of: datetime, *, run_id: str = "r1"
         attempt_id="a",
         store_uri=store.root_uri,
         spec_uri="",
-        as_of=as_of.isoformat(),
+        as_of=as_of,
         inputs={"snapshot": snapshot(store, spec, as_of, folder / "ingest")},
         run=RunIdentity(dag_id=spec.name, run_id=run_id, task_id="prepare"),
     )

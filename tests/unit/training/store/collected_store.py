@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Collection
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,7 @@ def request_of(store: Store, work_id: str = "f" * 64, *, stage: str = "train", a
         attempt_id=attempt_id,
         store_uri=store.root_uri,
         spec_uri=store.put_json({"spec": 1}),
-        as_of="2026-01-01T00:00:00+00:00",
+        as_of=datetime(2026, 1, 1, tzinfo=UTC),
         inputs=facts.pop("inputs", {}),
         run=RunIdentity(dag_id="p", run_id="r", task_id=stage),
         **facts,

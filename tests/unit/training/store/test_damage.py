@@ -4,6 +4,7 @@ import json
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ def request_of(work_id: str, attempt_id: str = "a1") -> StageRequest:
         attempt_id=attempt_id,
         store_uri="s",
         spec_uri="u",
-        as_of="2026-01-01T00:00:00+00:00",
+        as_of=datetime(2026, 1, 1, tzinfo=UTC),
         inputs={"dataset": "u"},
         run=RUN,
     )

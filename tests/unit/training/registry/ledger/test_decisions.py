@@ -189,7 +189,7 @@ def test_a_candidate_of_a_night_that_has_not_come_gets_no_alias_and_no_question(
     decide_on(ledger, 1)
     tomorrow = datetime.now(UTC) + timedelta(days=1)
     with pytest.raises(DeniedError, match="later than now") as caught:
-        decide_on(ledger, 2, outcome, canary=canary, as_of=tomorrow.isoformat())
+        decide_on(ledger, 2, outcome, canary=canary, as_of=tomorrow)
     assert code_of(caught) == "as_of.future"
     assert seats(ledger) == ("1", None)
     assert len(rows(ledger)) == 1
@@ -199,7 +199,7 @@ def test_a_champion_of_the_future_in_an_older_ledger_can_be_rolled_back(ledger: 
     decide_on(ledger, 1)
     with monkeypatch.context() as patch:
         patch.setattr("training.registry.ledger.ledger.check_as_of", lambda *_: None)
-        decide_on(ledger, 2, as_of=(datetime.now(UTC) + timedelta(days=400)).isoformat())
+        decide_on(ledger, 2, as_of=datetime.now(UTC) + timedelta(days=400))
     assert back(ledger).version == "1"
     assert seats(ledger) == ("1", None)
     with pytest.raises(DeniedError) as caught:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,7 @@ def entry(number: int, *, action: str = "promoted", key: str | None = None) -> E
 
 
 def seat(number: int, *, expected_revision: int = 0) -> Move:
-    holder = AliasHolder(version=str(number), weights_digest=f"w{number}", model_uri="u", as_of="2026-01-01T00:00:00+00:00", bounds={})
+    holder = AliasHolder(version=str(number), weights_digest=f"w{number}", model_uri="u", as_of=datetime(2026, 1, 1, tzinfo=UTC), bounds={})
     return Move(champion=holder, canary=None, expected_revision=expected_revision)
 
 

@@ -40,10 +40,10 @@ def compared(
 ) -> tuple[dict[str, ColumnDrift], list[CheckResult]]:
     """Compare two tables by a stored profile of the first."""
     counts, _ = counted(folder / "before", before)
-    stored = json.loads(canonical_json(to_json({"t": counts}, snapshot="d", as_of="2026-01-01")))
+    stored = json.loads(canonical_json(to_json({"t": counts}, snapshot="d", as_of=datetime(2026, 1, 1, tzinfo=UTC))))
     tables: Tables | None = tables_of(stored)
     assert tables is not None
-    earlier = Earlier(names=("previous",), as_of="2026-01-01", tables=tables)
+    earlier = Earlier(names=("previous",), as_of=datetime(2026, 1, 1, tzinfo=UTC), tables=tables)
     counts, named = counted(folder / "now", now, _named([earlier], "t"))
     comparison = SnapshotComparison(words=earlier.words, as_of=earlier.as_of)
     checks = compare(earlier, comparison, "t", counts, named, rules or Drift())

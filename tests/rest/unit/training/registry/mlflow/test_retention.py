@@ -168,7 +168,7 @@ def request_of(store: Store, stage: str, work_id: str, **parameters: object) -> 
         attempt_id="a",
         store_uri=store.root_uri,
         spec_uri=store.put_json({}),
-        as_of="2026-01-01T00:00:00+00:00",
+        as_of=datetime(2026, 1, 1, tzinfo=UTC),
         inputs={},
         parameters=parameters,
         run=RunIdentity(dag_id="p", run_id="r", task_id=stage),
