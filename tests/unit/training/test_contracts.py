@@ -16,6 +16,8 @@ from training.contracts import (
     StageRequest,
     StageResult,
     canonical_json,
+    instant_of,
+    instant_text,
     json_number,
     require_result,
     work_id,
@@ -129,3 +131,17 @@ def test_non_finite_scalar_becomes_a_word_and_not_invalid_json() -> None:
 )
 def test_number_that_is_not_finite_is_a_word_in_json_and_anything_else_unchanged(value: object, written: object) -> None:
     assert json_number(value) == written
+
+
+@given(st.datetimes(timezones=st.timezones()))
+def test_an_instant_is_read_back_from_its_text(instant: datetime) -> None:
+    found = instant_of(instant_text(instant))
+    assert (found.replace(tzinfo=None), found.utcoffset()) == (instant.replace(tzinfo=None), instant.utcoffset())
+
+
+@pytest.mark.parametrize(
+    ("text", "said"), [("2026-02-01T02:00:00", "has no offset"), ("2026-02-01", "has no offset"), ("today", "no date-time")]
+)
+def test_text_without_an_offset_or_a_time_is_no_instant(text: str, said: str) -> None:
+    with pytest.raises(ContractError, match=said):
+        instant_of(text)

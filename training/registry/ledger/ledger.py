@@ -132,14 +132,12 @@ class Ledger:
     def decision(self, model: str, key: str) -> Entry | None:
         """Return the decision with this key."""
         with database_faults(), Session(self._engine) as session:
-            row = _known(session, model, key)
-            return None if row is None else entry_of(row)
+            return None if (row := _known(session, model, key)) is None else entry_of(row)
 
     def ending_of(self, model: str, request_key: str) -> Entry | None:
         """Return the decision that answered or ended a request for approval, None while it is open."""
         with database_faults(), Session(self._engine) as session:
-            row = session.scalar(_endings(model, request_key))
-            return None if row is None else entry_of(row)
+            return None if (row := session.scalar(_endings(model, request_key))) is None else entry_of(row)
 
     def open_requests(self, model: str) -> list[Entry]:
         """Return the requests for approval that nothing has ended, oldest first."""

@@ -47,8 +47,8 @@ def test_columns_that_moved_since_the_previous_snapshot_warn_and_are_shown(night
     assert numbers["position"]["kolmogorov_smirnov"] > 0.4
     page = night.store.objects.get_bytes(night.store.manifests.get(outcome.artifact_uri).files["report.html"].digest).decode()
     assert "Drift of clicks against the previous snapshot" in page
-    # Rows and age of each night, and each column.
-    assert "Last 2 nights of clicks" in page
+    # Rows and age of each run, and each column.
+    assert "Last 2 runs of clicks" in page
     assert page.count("<svg ") == 2 + sum(len(columns) for columns in results["drift"][0]["tables"].values())
 
 
