@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -71,8 +72,11 @@ def _cell(value: Any) -> str:
 
 
 def _bound(value: Any, timezone: str) -> str:
-    """Return the least or the greatest value of a column: an instant on the clock of the time zone."""
-    return local_moment(instant_of(value), timezone) if isinstance(value, str) and INSTANT.fullmatch(value) else _cell(value)
+    """Return the least or the greatest value of a column: an instant on the clock of the time zone, as far as its calendar goes."""
+    if isinstance(value, str) and INSTANT.fullmatch(value):
+        with suppress(OverflowError):  # `9999-12-31 23:59:59+00`, for "without an end", is in the year 10000 east of Greenwich.
+            return local_moment(instant_of(value), timezone)
+    return _cell(value)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

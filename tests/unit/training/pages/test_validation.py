@@ -83,3 +83,11 @@ def test_bounds_of_a_column_are_instants_of_the_pipelines_clock_or_what_the_rows
     assert cells["at"][1:3] == ["2026-01-03 01:00 (Europe/Berlin)", "2026-02-02 00:57 (Europe/Berlin)"]
     assert cells["name"][1:3] == ["2026-01-03", "zoë"]
     assert cells["price"] == ["0", "2.49", "269.2", "38.4", "30.7", "-0.0042", "0.0000"]
+
+
+def test_a_bound_that_no_clock_of_the_zone_shows_is_shown_as_it_is() -> None:
+    until = {"nulls": 0, "minimum": "0001-01-01 00:00:00+00", "maximum": "9999-12-31 23:59:59+00"}
+    for zone, bound in (("Europe/Berlin", "maximum"), ("America/New_York", "minimum")):
+        findings = Findings(statistics={"orders": {"until": until}})
+        page = render_report(findings, pipeline="p", as_of=DAY, window=(DAY, DAY), snapshot_digest="d", timezone=zone).decode()
+        assert f">{until[bound]}<" in page
