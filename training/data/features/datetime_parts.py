@@ -20,7 +20,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, Final, Literal
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pandas as pd
@@ -114,14 +116,13 @@ class DatetimeFit:
 
     def __init__(self, settings: EncoderSettings, name: str) -> None:
         self._settings, self._name = settings, name
-        self._num_rows, self._num_known = 0, 0
+        self._num_rows = 0
         self._numbers = {
             (part, form): (self._number(part, form, mean=0.0), ExactSum()) for part in settings.parts for form in FORMS[settings.form]
         }
 
     def add(self, column: pd.Series[Any]) -> None:
         self._num_rows += len(column)
-        self._num_known += int(column.notna().sum())
         if not column.notna().any():
             # Of text or of instants: nothing says which.
             return
@@ -135,10 +136,11 @@ class DatetimeFit:
             if self._settings.form == "id":
                 found.append((f"{self._name}.{part}", DatetimeId(part=part, zone=self._settings.zone)))
                 continue
-            check_known(self._name, self._num_known, self._num_rows)
             for form in FORMS[self._settings.form]:
+                total = self._numbers[part, form][1]
+                check_known(self._name, total.count, self._num_rows)
                 cell = f"{self._name}.{part}" if form == "number" else f"{self._name}.{part}.{form}"
-                found.append((cell, self._number(part, form, mean=self._numbers[part, form][1].mean)))
+                found.append((cell, self._number(part, form, mean=total.mean)))
         return found
 
     def _number(self, part: str, form: Form, *, mean: float) -> DatetimeNumber:
@@ -169,13 +171,25 @@ def part_of(column: pd.Series[Any], name: str, part: str, zone: str) -> NDArray[
 
 
 def _local(column: pd.Series[Any], name: str, zone: str) -> tuple[pd.Series[Any], bool]:
-    """Return the instants on the clock of a zone, without the zone; and whether they are dates. One without a zone counts as UTC."""
+    """Return the instants on the clock of a zone, without the zone; and whether they are dates. One without a zone counts as UTC.
+
+    What is after the year 9999 on a clock that changes, such as `9999-12-31T23:59:59Z` in Berlin, has no parts and counts as missing.
+    """
     if pd.api.types.is_datetime64_any_dtype(column.dtype):
         aware = column.dt.tz_localize("UTC") if column.dt.tz is None else column
-        return aware.dt.tz_convert(zone).dt.tz_localize(None), False
+        try:
+            return aware.dt.tz_convert(zone).dt.tz_localize(None), False
+        except (OverflowError, NotImplementedError):
+            return aware.where(aware <= _last_instant(zone)).dt.tz_convert(zone).dt.tz_localize(None), False
     if is_text(column) and pd.api.types.infer_dtype(column, skipna=True) in ("date", "empty"):
         return pd.to_datetime(column), True
     hint = "declare the column as timestamp or date, or derive one in prepare.derive"
     raise DataError(
         "schema.type", f"column {shown(name)} holds {column.dtype}, the transform datetime takes timestamps and dates", hint=hint
     )
+
+
+def _last_instant(zone: str) -> datetime:
+    """Return the last instant of the year 9999 on the clock of a zone, and in UTC."""
+    last = datetime.max.replace(tzinfo=UTC)
+    return last - max(timedelta(), ZoneInfo(zone).utcoffset(last.replace(tzinfo=None)) or timedelta())

@@ -59,6 +59,24 @@ def test_parts_of_instants_are_those_of_the_clock_of_the_zone(zone: str, part: s
     assert part_of(column.dt.tz_localize(None), "at", part, zone).tolist() == found.tolist()
 
 
+@pytest.mark.parametrize(
+    ("zone", "last"),
+    [
+        ("Europe/Berlin", "9999-12-31T22:59:59.999999"),
+        ("America/New_York", "9999-12-31T23:59:59.999999"),
+    ],
+)
+def test_what_is_after_the_last_year_of_the_clock_counts_as_missing(zone: str, last: str) -> None:
+    late = np.datetime64(last) + np.timedelta64(1, "us")
+    column = pd.Series(np.array([last, late, "30000-01-01", "NaT", "2026-01-02"], dtype="datetime64[us]"))
+    for part in PARTS:
+        known = [expected(datetime.fromisoformat(f"{at}+00:00").astimezone(ZoneInfo(zone)), part) for at in (last, "2026-01-02T00:00")]
+        assert part_of(column, "c", part, zone).tolist() == pytest.approx([known[0], *[math.nan] * 3, known[1]], nan_ok=True)
+    with pytest.raises(DataError) as caught:
+        fitted(column[1:3], zone=zone, parts=("hour",))
+    assert caught.value.code == "data.all_missing"
+
+
 @pytest.mark.parametrize("part", [part for part in PARTS if part not in ("hour", "minute_of_day")])
 def test_parts_of_dates_do_not_depend_on_the_zone(part: str) -> None:
     days = [date(2026, 1, 1), date(2024, 12, 30), date(2025, 2, 28), None]
