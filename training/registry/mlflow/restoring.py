@@ -67,7 +67,8 @@ def origin_of(ledger: Ledger, model: str, holder: AliasHolder) -> Origin:
     and been rejected.
     """
     decided = ledger.decision(model, holder.decision_key)
-    return Origin.of(holder.weights_digest, {} if decided is None else decided.evidence, model_uri=holder.model_uri)
+    evidence = holder.to_json() if decided is None else decided.evidence
+    return Origin.of(holder.weights_digest, evidence, model_uri=holder.model_uri)
 
 
 def registration_now(store: Store, model: str, origin: Origin, hint: MLflowRegistration | None) -> MLflowRegistration:
