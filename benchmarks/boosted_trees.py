@@ -185,7 +185,7 @@ def write_rows(folder: Path, rows: int) -> dict[str, Any]:
         for first in range(0, size, 50_000):
             cells = generator.standard_normal((min(50_000, size - first), FEATURES), dtype=np.float32)
             label = (cells[:, :4].sum(axis=1) + generator.standard_normal(len(cells)) > 0).astype(np.float32)
-            writer.write(first, Matrix(cells=cells.view(np.int32), layout=layout, num_unseen={}), label, None)
+            writer.write(first, Matrix(cells=cells.view(np.int32), layout=layout), label, None)
         shards[split] = [number for _name, _path, number in writer.files()]
     return {"layout": described, "group": None, "shards": shards}
 

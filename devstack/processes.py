@@ -9,7 +9,6 @@ setproctitle, which Airflow uses, from overwriting the environment that the kern
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import secrets
 import signal
@@ -23,8 +22,6 @@ import psutil
 
 from training.installation import Variable
 from training.process.identity import boot_id, start_of
-
-logger = logging.getLogger(__name__)
 
 SERVICE: Final = Variable(
     name="NIGHTSHIFT_SERVICE", set_by="Nightshift", meaning="marks the processes of an installation, so that `make stop` finds them"

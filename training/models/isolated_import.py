@@ -142,7 +142,7 @@ def _check_scores(scorer: Scorer, cells: NDArray[np.int32], artifact: ImportedAr
     # Every second row in the reverse order: other rows beside each, and another number of them.
     parts = [np.ascontiguousarray(part) for part in (cells, cells[1::2][::-1])]
     try:
-        scores, others = (scorer(Matrix(cells=part, layout=layout, num_unseen={})) for part in parts)
+        scores, others = (scorer(Matrix(cells=part, layout=layout)) for part in parts)
     except NightshiftError:
         raise
     except Exception as err:  # There is no list of what libraries raise for a file from outside.

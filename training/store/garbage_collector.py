@@ -7,7 +7,6 @@ folder before its artifacts, a manifest before its objects.
 
 from __future__ import annotations
 
-import logging
 import secrets
 import time
 from collections.abc import Callable, Collection, Iterable
@@ -22,8 +21,6 @@ from training.store.collection_report import CollectionReport
 from training.store.condemned import TAKEOVER_SECONDS, Condemned, CondemnedMark
 from training.store.reachability import KeepRules, Marked, Marking, Unit, units
 from training.store.scan_progress import INTERVAL_SECONDS, ProgressCounter, Say
-
-logger = logging.getLogger(__name__)
 
 CLOCK_KEY: Final = "collector/clock"
 LEDGER: Final = "collector/ledger"

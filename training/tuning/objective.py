@@ -36,7 +36,7 @@ def objective_value(spec: PipelineSpec, dataset_path: Path, dataset: Manifest, r
     batch = shards.gather([(number, np.arange(count, dtype=np.int64)) for number, count in enumerate(shards.shard_units)])
     cells = torch.cat([batch["features_float"].contiguous().view(torch.int32), batch["features_int"]], dim=1).numpy()
     layout = tuple(LayoutEntry(**entry) for entry in meta_of(dataset)["layout"]["features"])
-    scores = score(Matrix(cells=np.ascontiguousarray(cells), layout=layout, num_unseen={}))
+    scores = score(Matrix(cells=np.ascontiguousarray(cells), layout=layout))
     groups = batch["group"].numpy().astype(np.int64) if shards.has_group else None
     rules = spec.evaluate
     labels = batch["label"].numpy().astype(np.float64)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -15,8 +14,6 @@ from training.spec.pipeline_spec import Alerts
 
 if TYPE_CHECKING:
     from training.registry.ledger.ledger import Entry
-
-logger = logging.getLogger(__name__)
 
 
 def announce_findings(settings: Settings, *, run: str, model: str | None = None, is_last: bool = False) -> list[str]:

@@ -25,20 +25,11 @@ def newest(engine: Engine, may: Callable[[str], bool]) -> list[DatasetVersion]:
     return [record_of(each) for name, each in found.items() if may(name)]
 
 
-def version(engine: Engine, pipeline: str, wanted: str) -> DatasetVersion:
-    """Return one version, by 16 digits of its digest or the whole.
+def details(engine: Engine, store: Store, pipeline: str, wanted: str) -> DatasetDetails:
+    """Return one version, by 16 digits of its digest or the whole, with its columns.
 
     Raises:
         DeniedError: `snapshot.unknown`; unlike that of the command line, it does not say which pipelines have such a version.
-    """
-    return record_of(_found(engine, pipeline, wanted))
-
-
-def details(engine: Engine, store: Store, pipeline: str, wanted: str) -> DatasetDetails:
-    """Return one version with its columns.
-
-    Raises:
-        DeniedError: as `version`.
         UnavailableError: the store does not answer.
     """
     found = _found(engine, pipeline, wanted)
@@ -67,7 +58,7 @@ def deprecated(engine: Engine, pipeline: str, wanted: str, *, by: str, reason: s
     """Deprecate a version; return it.
 
     Raises:
-        DeniedError: `snapshot.unknown`, as of `version`.
+        DeniedError: as `details`.
     """
     _found(engine, pipeline, wanted)
     return record_of(deprecate(engine, pipeline, wanted, by=by, reason=reason))

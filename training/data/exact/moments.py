@@ -9,7 +9,7 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from training.data.exact.rounding import rounded_quotient, rounded_root
+from training.data.exact.rounding import rounded_root
 from training.data.exact.sums import CHUNK_ROWS, LEAST_EXPONENT, SCALING, ExactSum, Floats, shifted
 
 SQUARE_LEAST: Final = 2.0**-450
@@ -71,14 +71,11 @@ class ExactMoments:
         return Fraction(self.sum.units, self.count << -LEAST_EXPONENT)
 
     @property
-    def variance(self) -> float:
-        """The population's variance, the exact value rounded once; NaN without values, or if one is not finite."""
-        numerator, denominator = self._exact_variance()
-        return rounded_quotient(numerator, denominator) if denominator else math.nan
-
-    @property
     def deviation(self) -> float:
-        """The population's standard deviation: the root of the exact variance, rounded once; NaN as `variance`."""
+        """The population's standard deviation: the root of the exact variance, rounded once.
+
+        NaN without values, or if one is not finite.
+        """
         numerator, denominator = self._exact_variance()
         return rounded_root(numerator, denominator) if denominator else math.nan
 

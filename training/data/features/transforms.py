@@ -73,8 +73,6 @@ class Matrix:
     cells: NDArray[np.int32]
     """Float cells hold the bits of a float32."""
     layout: tuple[LayoutEntry, ...]
-    num_unseen: Mapping[str, int]
-    """By id feature: rows with id 0 (missing, or never seen in training)."""
 
     @property
     def num_floats(self) -> int:
@@ -242,9 +240,9 @@ class FittedTransforms:
         """
         columns = self._columns(frame, serving=serving)
         cells = np.empty((len(frame), len(self.layout)), dtype=np.int32)
-        num_unseen, position = {}, 0
+        position = 0
         for feature in self._features:
-            name, encoder, serve_as, column = feature
+            _, encoder, serve_as, column = feature
             if isinstance(encoder, TextGrams):
                 width = encoder.width
                 cells[:, position : position + width] = encoder.encode(columns[column], column).view(np.int32)
@@ -256,10 +254,8 @@ class FittedTransforms:
                 cells[:, position] = encoder.encode_training(columns[column], column, fold_numbers).view(np.int32)
             else:
                 cells[:, position] = encoder.encode(columns[column], column).view(np.int32)
-            if encoder.dtype == "int32":
-                num_unseen[name] = int((cells[:, position] == 0).sum())
             position += 1
-        return Matrix(cells=cells, layout=self.layout, num_unseen=num_unseen)
+        return Matrix(cells=cells, layout=self.layout)
 
     def to_json(self) -> bytes:
         """Return canonical JSON: equal transforms, equal bytes."""

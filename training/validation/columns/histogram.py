@@ -21,7 +21,6 @@ Keys = NDArray[np.int64]
 MAX_BINS: Final = 1024
 """Of normally distributed numbers, a bin holds at most about 1 in 130 of them."""
 SIGN_SHIFT: Final = 63
-LARGEST: Final = float(np.finfo(np.float64).max)
 MAX_SPAN: Final = 2**18
 """Of keys that are counted in a table with a place for each; more are sorted."""
 _MAGNITUDE: Final = np.int64(2**63 - 1)
@@ -80,11 +79,6 @@ class KeyHistogram:
     def lows(self) -> Floats:
         """Return the least number of each bin, [bins]."""
         return values_of(self.keys << self.shift)
-
-    def highs(self) -> Floats:
-        """Return the greatest number of each bin, [bins]."""
-        highs = values_of((self.keys << self.shift) | ((1 << self.shift) - 1))
-        return np.clip(np.nan_to_num(highs, nan=LARGEST), -LARGEST, LARGEST)
 
     def to_json(self) -> JsonObject:
         """Return what `from_json` reads."""

@@ -122,7 +122,7 @@ def write_rows(folder: Path, rows: Mapping[str, int] = NUM_ROWS) -> dict[str, An
         cells = np.empty((num_rows, 2), dtype=np.int32)
         cells[:, 0] = (((numbers * 7) % 11 - 5) / 4).astype(np.float32).view(np.int32)
         cells[:, 1] = numbers
-        matrix = Matrix(cells=cells, layout=LAYOUT, num_unseen={})
+        matrix = Matrix(cells=cells, layout=LAYOUT)
         layout = describe_layout(matrix.layout, has_group=False)
         label = ((numbers * 5) % 3 - 1).astype(np.float32)
         written = write_shards(folder, split, matrix, label, None, numbers, shard_bytes=20 * layout["row_bytes"])

@@ -31,7 +31,7 @@ def write(folder: Path, *, copies: bool) -> dict[str, Any]:
     """Write rows with weights, or each row as often as its weight says; the same for both splits."""
     numbers = np.repeat(np.arange(len(COPIES)), COPIES) if copies else np.arange(len(COPIES))
     cells = np.stack([((numbers * 7) % 11 / 4 - 1).astype(np.float32).view(np.int32), numbers.astype(np.int32)], axis=1)
-    matrix, order = Matrix(cells=cells, layout=LAYOUT, num_unseen={}), np.arange(len(numbers))
+    matrix, order = Matrix(cells=cells, layout=LAYOUT), np.arange(len(numbers))
     label = ((numbers * 5) % 3 - 1).astype(np.float32)
     layout = describe_layout(LAYOUT, has_group=False, has_weight=not copies)
     for split in ("train", "validation"):

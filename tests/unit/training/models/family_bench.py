@@ -63,7 +63,7 @@ def write_dataset(folder: Path, task: str) -> dict[str, Any]:
         num_rows = sum(sizes)
         values = columns(num_rows, 10_000 * offset)
         cells = np.stack([*(values[name].view(np.int32) for name in FLOATS), *(values[name] for name in CARDINALITIES)], axis=1)
-        matrix = Matrix(cells=np.ascontiguousarray(cells), layout=LAYOUT, num_unseen={})
+        matrix = Matrix(cells=np.ascontiguousarray(cells), layout=LAYOUT)
         groups = np.repeat(np.arange(num_groups, dtype=np.int32), sizes) if task == "ranking" else None
         layout = describe_layout(matrix.layout, has_group=groups is not None)
         order = np.arange(num_rows)

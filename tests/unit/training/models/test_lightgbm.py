@@ -40,7 +40,7 @@ def rows_of(bench: FamilyBench, split: str) -> tuple[np.ndarray, np.ndarray, np.
     features, label, group = shards.columns()
     cells = np.concatenate(shards.cells)[:, : len(shards.features)]
     layout = bench.meta["layout"]["features"]
-    return features, label, group, Matrix(cells=cells, layout=tuple(LayoutEntry(**entry) for entry in layout), num_unseen={})
+    return features, label, group, Matrix(cells=cells, layout=tuple(LayoutEntry(**entry) for entry in layout))
 
 
 def scores_of(bench: FamilyBench, result: FitResult, folder: Path, split: str = "validation") -> np.ndarray:

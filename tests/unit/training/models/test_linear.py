@@ -43,7 +43,7 @@ def rows_of(bench: FamilyBench, split: str) -> tuple[np.ndarray, np.ndarray, Mat
     ids = features[:, shards.num_floats :].astype(int)
     hot = [np.eye(size)[column] for column, size in zip(ids.T, CARDINALITIES.values(), strict=True)]
     cells = np.concatenate(shards.cells)[:, : len(shards.features)]
-    matrix = Matrix(cells=cells, layout=tuple(LayoutEntry(**entry) for entry in bench.meta["layout"]["features"]), num_unseen={})
+    matrix = Matrix(cells=cells, layout=tuple(LayoutEntry(**entry) for entry in bench.meta["layout"]["features"]))
     return np.concatenate([features[:, : shards.num_floats].astype(float), *hot], axis=1), label, matrix
 
 

@@ -48,6 +48,6 @@ def test_validation_loss_is_that_of_the_objective(tmp_path: Path, monkeypatch: p
     (tmp_path / result.weights_name).write_bytes(result.weights)
     rows = MappedShards(bench.dataset_path, bench.meta, "validation")  # type: ignore[arg-type]
     layout = tuple(LayoutEntry(**entry) for entry in bench.meta["layout"]["features"])
-    matrix = Matrix(cells=np.concatenate(rows.cells)[:, : len(layout)], layout=layout, num_unseen={})
+    matrix = Matrix(cells=np.concatenate(rows.cells)[:, : len(layout)], layout=layout)
     scores = load_family(model).load(tmp_path, result.architecture)(matrix)
     assert result.validation_loss == pytest.approx(loss_of(model, objective, rows.columns()[1].astype(float), scores), rel=1e-4)

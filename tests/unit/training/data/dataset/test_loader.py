@@ -31,7 +31,7 @@ def make(folder: Path, num_rows: int, group_sizes: list[int] | None = None, shar
     cells = np.empty((num_rows, 2), dtype=np.int32)
     cells[:, 0] = (np.arange(num_rows, dtype=np.float32) / 2).view(np.int32)
     cells[:, 1] = np.arange(num_rows)
-    matrix = Matrix(cells=cells, layout=LAYOUT, num_unseen={})
+    matrix = Matrix(cells=cells, layout=LAYOUT)
     groups = None if group_sizes is None else np.repeat(np.arange(len(group_sizes), dtype=np.int32), group_sizes)
     layout = describe_layout(matrix.layout, has_group=groups is not None)
     label = (np.arange(num_rows) % 2).astype(np.float32)

@@ -33,7 +33,7 @@ def written(folder: Path, label: np.ndarray, weights: np.ndarray | None, groups:
     writer = ShardWriter(folder, "train", order, groups, num_features=2, weights=weights, shard_bytes=layout["row_bytes"] * 7)
     half = len(label) // 2
     for part in (slice(0, half), slice(half, len(label))):
-        matrix = Matrix(cells=cells[part], layout=LAYOUT, num_unseen={})
+        matrix = Matrix(cells=cells[part], layout=LAYOUT)
         writer.write(part.start, matrix, label[part].astype(np.float32), None if groups is None else groups[part])
     shards = {"train": [rows for _name, _path, rows in writer.files()]}
     return {"layout": layout, "group": None if groups is None else "g", "shards": shards, **({} if weights is None else {"weight": "w"})}

@@ -21,7 +21,7 @@ def matrix(rows: int) -> Matrix:
     cells = np.empty((rows, 2), dtype=np.int32)
     cells[:, 0] = (np.arange(rows, dtype=np.float32) / 2).view(np.int32)
     cells[:, 1] = np.arange(rows)
-    return Matrix(cells=cells, layout=LAYOUT, num_unseen={})
+    return Matrix(cells=cells, layout=LAYOUT)
 
 
 @pytest.mark.parametrize("num_rows", [1, 2, 99, 100, 101, 1000])
@@ -87,7 +87,7 @@ def test_shards_do_not_depend_on_the_batches_that_they_are_written_from(tmp_path
     written = 0
     for first in range(0, 100, batch_rows):
         part = slice(first, first + batch_rows)
-        batch = Matrix(cells=matrix(100).cells[part], layout=LAYOUT, num_unseen={})
+        batch = Matrix(cells=matrix(100).cells[part], layout=LAYOUT)
         written += writer.write(first, batch, label[part], None if groups is None else groups[part])
 
     assert written == len(rows)

@@ -276,8 +276,10 @@ def test_fit_does_not_depend_on_the_hash_seed() -> None:
     assert json.loads(written[0].stdout)["format_version"] == 1
 
 
-def test_unseen_values_are_counted(fitted: FittedTransforms) -> None:
-    assert fitted.apply(FRAME.assign(carrier=["AA", "??", None, "!!"]), serving=False).num_unseen["carrier"] == 3
+def test_unseen_values_have_the_id_of_missing_ones(fitted: FittedTransforms) -> None:
+    place = [entry.name for entry in fitted.layout].index("carrier")
+    ids = fitted.apply(FRAME.assign(carrier=["AA", "??", None, "!!"]), serving=False).cells[:, place]
+    assert (ids == 0).tolist() == [False, True, True, True]
 
 
 def test_empty_frame_gives_no_rows(fitted: FittedTransforms) -> None:
