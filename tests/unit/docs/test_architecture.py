@@ -30,6 +30,21 @@ def _layers(cell: str) -> list[set[str]]:
     return [set(re.findall(r"`(\w+)`", part)) for part in cell.split(", then ")]
 
 
+def missing_contents(page: str) -> list[str]:
+    """Return the modules and folders that a row of the table of `training` names, and none of its packages has."""
+    rows = [row.strip("| ").split(" | ") for row in page.split("| layer, top first |")[1].split("\n\n")[0].splitlines()[2:]]
+    return [
+        f"{cell}: {name}"
+        for cell, contents in rows
+        for name in set(re.findall(r"`(\w+/?)`", contents)) - set().union(*_layers(cell))
+        if not any(
+            _is_there(path, name)
+            for package in set().union(*_layers(cell))
+            for path in (ROOT / "training" / package).rglob(name.rstrip("/") if name[-1] == "/" else f"{name}.py")
+        )
+    ]
+
+
 def missing_files(page: str, root: Path) -> list[str]:
     return [f"{concept}: {name}" for concept, names in concepts(page).items() for name in names if not _is_there(root / name, name)]
 
@@ -43,6 +58,11 @@ def test_layers_are_those_of_the_import_contracts_in_their_order() -> None:
     checked = [[set(layer.split(" : ")) for layer in contract["layers"]] for contract in contracts if contract["type"] == "layers"]
 
     assert documented_layers(PAGE) == checked
+
+
+def test_modules_and_folders_of_a_layer_are_in_its_packages() -> None:
+    assert missing_contents(PAGE) == []
+    assert missing_contents(PAGE.replace("`planning/`", "`plans/`")) != []
 
 
 def test_each_concept_has_a_place_and_every_listed_file_exists() -> None:

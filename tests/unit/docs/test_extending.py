@@ -93,7 +93,12 @@ from training.spec.sections.tuning import Tune
 assert Tune.model_validate({"trials": 3, "charts": 5, "space": {"learning_rate": {"float": [0.1, 0.2]}}}).charts == 5
 assert "| `charts` | integer, >= 1 and <= 64 | `12` | settings |" in spec.page(root)
 assert '"charts"' in schema_text()
-import training.pages.study
+from training.pages.study import render_study
+from training.tuning.records import TrialRecord
+space = {name: {"float": [0.1, 0.2]} for name in ("learning_rate", "weight_decay")}
+tune = Tune.model_validate({"trials": 1, "charts": 1, "space": space})
+trial = TrialRecord(slot=0, state="complete", value=0.5, settings=dict.fromkeys(space, 0.1), epochs=1, steps=1, losses=())
+assert render_study(tune, [trial], trial, {}, pipeline="shop", as_of="2026-02-01").count(b'aria-label="By ') == 1
 """,
     "page": """
 from training.stages.ingest import _page
