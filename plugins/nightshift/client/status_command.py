@@ -65,8 +65,12 @@ def _all(client: Client, options: argparse.Namespace) -> int:
 
 
 def _row(found: Standing) -> tuple[str, ...]:
-    champions = [model.champion.semantic_version or model.champion.version for model in found.models if model.champion is not None]
-    waiting = [version for model in found.models for version in model.awaiting_approval]
+    # Of a pipeline that has decided about one model, as nearly all have, the name says nothing.
+    named = [(f"{model.name} " if len(found.models) > 1 else "", model) for model in found.models]
+    champions = [
+        f"{name}{model.champion.semantic_version or model.champion.version}" for name, model in named if model.champion is not None
+    ]
+    waiting = [f"{name}{version}" for name, model in named for version in model.awaiting_approval]
     run = found.last_run
     behind = [
         f"decisions about {model.name} that MLflow does not show: {model.not_in_mlflow}" for model in found.models if model.not_in_mlflow

@@ -51,6 +51,14 @@ def test_status_says_that_mlflow_lags_behind_the_ledger(capsys: pytest.CaptureFi
 
 
 @pytest.mark.usefixtures("server")
+def test_status_names_the_models_of_a_pipeline_that_has_decided_about_two(capsys: pytest.CaptureFixture[str]) -> None:
+    decide_on(Ledger(), 9, model="ranking_of_searches", evidence={"pipeline": "search_ranking"})
+    status([])
+    row = capsys.readouterr().out.splitlines()[2]
+    assert "ranking_of_searches 1.9.0, search_ranking 1.1.0  search_ranking 1.3.0" in row
+
+
+@pytest.mark.usefixtures("server")
 def test_status_for_programs_has_the_records_of_the_api(capsys: pytest.CaptureFixture[str]) -> None:
     status(["--json"])
     flights, ranking = json.loads(capsys.readouterr().out)
