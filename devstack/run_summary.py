@@ -112,8 +112,8 @@ def _baseline_lines(meta: Mapping[str, Any], result: StageResult) -> list[str]:
 def _decision(store: Store, result: StageResult) -> list[str]:
     meta = store.manifests.get(result.artifact_uri, kind="decision").meta
     semantic = f" ({meta['semantic_version']})" if meta.get("semantic_version") else ""
-    canary = result.scalars.get("canary_version")
-    seats = f"champion is version {number(result.scalars['champion_version'])}" + (f", canary is version {canary}" if canary else "")
+    champion, canary = result.scalars["champion_version"], result.scalars.get("canary_version")
+    seats = ("no champion" if champion is None else f"champion is version {champion}") + (f", canary is version {canary}" if canary else "")
     return [
         f"decision  {meta['outcome'].replace('_', ' ')}",
         f"version   {meta['version']}{semantic} of {result.scalars['model']}, {seats}",

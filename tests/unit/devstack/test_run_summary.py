@@ -124,6 +124,17 @@ def test_report_of_an_earlier_try_gives_way_to_that_of_the_result(settings: Sett
     assert text.count("report    ") == 1
 
 
+@pytest.mark.parametrize(("champion", "words"), [(None, "no champion"), ("1", "champion is version 1")])
+def test_decision_says_which_version_is_champion(settings: Settings, champion: str | None, words: str) -> None:
+    meta = {"outcome": "needs_approval", "version": "2", "semantic_version": "1.0.1", "reasons": []}
+    uri, _ = Store(settings.store_uri).manifests.put_files("decision", {"decision.json": b"{}"}, meta)
+    decided = result("promote", artifact_uri=uri, scalars={"model": DAG, "champion_version": champion})
+
+    text = text_of(settings, [TaskView("promote", "success", 1, 3.0)], decided)
+
+    assert f"version   2 (1.0.1) of search_ranking, {words}\n" in text
+
+
 @pytest.mark.parametrize("naive", [{"name": "seasonal_7d", "metrics": {"mae": 24.2, "rmse": 31.0}}, None])
 def test_comparison_has_the_best_naive_baseline_beside_model_and_champion(settings: Settings, naive: dict[str, Any] | None) -> None:
     meta = {"metrics": {"mae": 20.0, "rmse": 40.0}, "champion_metrics": {}, "comparison": None, "baseline": "no champion"}
