@@ -183,7 +183,7 @@ def _local(column: pd.Series[Any], name: str, zone: str) -> tuple[pd.Series[Any]
             return aware.where(aware <= _last_instant(zone)).dt.tz_convert(zone).dt.tz_localize(None), False
     if is_text(column) and pd.api.types.infer_dtype(column, skipna=True) in ("date", "empty"):
         return pd.to_datetime(column), True
-    hint = "declare the column as timestamp or date, or derive one in prepare.derive"
+    hint = "declare the column as timestamp or date, or derive one in prepare.derive; for scoring, parse it with pandas.to_datetime"
     raise DataError(
         "schema.type", f"column {shown(name)} holds {column.dtype}, the transform datetime takes timestamps and dates", hint=hint
     )

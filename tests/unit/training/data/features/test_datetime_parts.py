@@ -147,3 +147,8 @@ def test_column_without_instants_is_refused(column: pd.Series[Any], parts: tuple
     with pytest.raises(DataError) as caught:
         fitted(column, parts=parts)
     assert caught.value.code == code
+
+
+def test_frame_of_texts_that_is_scored_is_answered_with_what_parses_them() -> None:
+    with pytest.raises(DataError, match=r"pandas\.to_datetime"):
+        fitted(HOURS, parts=("hour",), serve=pd.Series(["2026-01-01T06:00:00Z"]))
