@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from fastapi import FastAPI, Request, Response
+from fastapi.dependencies.utils import get_flat_dependant
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
 from pydantic import BaseModel, Field
 from sqlalchemy.exc import OperationalError
 from starlette.exceptions import HTTPException
@@ -149,7 +151,7 @@ async def _database(_request: Request, err: Exception) -> JSONResponse:
     return problem(503, "airflow.database", "Airflow's database does not answer", hint="repeat the request")
 
 
-async def _invalid(_request: Request, err: Exception) -> JSONResponse:
+async def _invalid(request: Request, err: Exception) -> JSONResponse:
     assert isinstance(err, RequestValidationError)  # noqa: S101 - as it was registered
     details = []
     for each in err.errors()[:MAX_ERRORS]:
@@ -160,10 +162,24 @@ async def _invalid(_request: Request, err: Exception) -> JSONResponse:
             hint = str(each.get("ctx", {}).get("hint") or "correct the request")
             details.append(Detail(code=each["type"], message=each["msg"], hint=hint, field=field))
         else:
-            details.append(Detail(code="request.invalid", message=f"{each['msg']}; given {given}", hint="see openapi.json", field=field))
+            example = _example(request, each["loc"]) if each["type"] == "string_pattern_mismatch" else None
+            message = f"{each['msg']}; given {given}" if example is None else f"{given} does not have the form of {example}"
+            details.append(Detail(code="request.invalid", message=message, hint="see openapi.json", field=field))
     first = f"{details[0].field}: {details[0].message}"
     is_ours = details[0].code != "request.invalid"
     return problem(422, details[0].code, first, hint=details[0].hint if is_ours else "correct the request", errors=details)
+
+
+def _example(request: Request, place: Sequence[str | int]) -> str | None:
+    """Return the documented example of a parameter in the path or the query: people read it, and no pattern."""
+    route = request.scope.get("route")
+    if not isinstance(route, APIRoute):
+        return None
+    known = get_flat_dependant(route.dependant)
+    for parameter in (*known.path_params, *known.query_params):
+        if parameter.alias == place[-1] and parameter.field_info.examples:
+            return str(parameter.field_info.examples[0])
+    return None
 
 
 async def _http(_request: Request, err: Exception) -> Response:

@@ -192,7 +192,7 @@ def trigger(dag_id: str, run_id: str, conf: JsonObject, *, by: str) -> bool:
             raise
         return False
     except (ParamValidationError, ValueError) as err:
-        hint = "GET /pipelines/{pipeline} names the pipeline; docs/reference/spec.md has its keys"
+        hint = "docs/reference/spec.md has the keys of the sections train, evaluate and tune"
         # Behind it: the whole schema and the whole value.
         message = str(err).partition("\n\nFailed validating")[0]
         raise SpecError("request", [Problem(code="conf.invalid", message=message, hint=hint)]) from err

@@ -188,6 +188,18 @@ def test_an_odd_name_number_or_cursor_is_invalid(seeded: Seeded, path: str) -> N
     assert answer.json()["code"] in ("request.invalid", "cursor.invalid", "route.unknown")
 
 
+@pytest.mark.parametrize(
+    ("path", "given", "example"),
+    [
+        ("/runs/search_ranking", "'search_ranking'", "search_ranking:scheduled__2026-02-01T02:00:00+00:00"),
+        ("/compare?a=search_ranking@x&b=search_ranking@2", "'search_ranking@x'", "search_ranking@1.2.0"),
+    ],
+)
+def test_a_name_of_another_form_is_answered_with_an_example(seeded: Seeded, path: str, given: str, example: str) -> None:
+    (error,) = seeded.get(path).json()["errors"]
+    assert error["message"] == f"{given} does not have the form of {example}"
+
+
 def test_an_answer_that_the_client_has_is_not_sent_again(seeded: Seeded) -> None:
     first = seeded.get("/models/search_ranking")
     again = seeded.get("/models/search_ranking", headers={"If-None-Match": f'W/"other", {first.headers["etag"]}'})
