@@ -66,7 +66,8 @@ def instant_of(text: str) -> Instant:
     """
     try:
         instant = datetime.fromisoformat(text)
-    except ValueError as err:
+    except (TypeError, ValueError) as err:
+        # JSON of another type too: pydantic alone takes a number for the seconds since 1970.
         raise ContractError(f"{text!r} is no date-time") from err
     if instant.utcoffset() is None:
         raise ContractError(f"{text!r} has no offset from UTC")

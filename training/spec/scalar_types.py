@@ -6,7 +6,7 @@ Each is read from one spelling or several, and written back as the one that equa
 from __future__ import annotations
 
 import re
-from datetime import date, time, timedelta
+from datetime import date, datetime, time, timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pydantic import (
@@ -52,7 +52,7 @@ FROZEN: Final = "frozen"
 
 InstantText = Annotated[
     Instant,
-    BeforeValidator(lambda value: instant_of(value) if isinstance(value, str) else value),
+    BeforeValidator(lambda value: value if isinstance(value, datetime) else instant_of(value)),
     PlainSerializer(instant_text, return_type=str, when_used="json"),
 ]
 """An instant of a record: text in JSON, the same text that was read."""

@@ -56,6 +56,7 @@ def test_keys_that_this_version_does_not_know_are_ignored_at_every_level() -> No
             "valid boolean",
         ),
         ({"candidate": {"weights_digest": ["own"]}}, "candidate.weights_digest", "valid string"),
+        ({"champion": {**GOOD["champion"], "as_of": 5}}, "champion.as_of", "5 is no date-time"),
         ({"format_version": "2"}, "format_version", "valid integer"),
         ({"format_version": 0}, "format_version", "greater than or equal to 1"),
     ],
