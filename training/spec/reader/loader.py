@@ -17,8 +17,8 @@ from training.spec.descriptors.sources import SOURCES
 from training.spec.pipeline_spec import PipelineSpec
 from training.spec.reader.problems import in_order, problem_at, problems_of
 from training.spec.reader.yaml import Document, Path, read_document
+from training.spec.rules.all_rules import broken_rules
 from training.spec.rules.rule_problems import Violation
-from training.spec.rules.sections import broken_rules
 from training.spec.rules.unused_keys import unused_keys
 from training.spec.scalar_types import Section, told
 from training.spec.sections.data import Data

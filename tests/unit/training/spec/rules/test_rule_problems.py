@@ -9,8 +9,8 @@ import pytest
 
 from training.spec.descriptors.families import FAMILIES
 from training.spec.reader.loader import SECTIONS
+from training.spec.rules.all_rules import RULES
 from training.spec.rules.rule_problems import Rule, Violation, findings
-from training.spec.rules.sections import RULES
 from training.spec.rules.unused_keys import EFFECTS
 
 OF_FAMILIES = [rule for family in FAMILIES.usable().values() for rule in family.rules]

@@ -1,4 +1,4 @@
-"""Rules that join keys and sections: what no single key can say of itself.
+"""All rules that join keys and sections: the list of them, and those that are about no single subject.
 
 The parameters of a rule are the sections that it looks at; it yields findings. Where one section is broken, the rules over the others still
 speak, so that one check reports everything.
