@@ -41,7 +41,6 @@ NIGHT_SECONDS: Final = 1200.0
 POLL_SECONDS: Final = 0.1
 SIGNALS: Final = {Action.KILL: signal.SIGKILL, Action.TERM: signal.SIGTERM}
 SAME, OTHER, FAILED, STUCK = "same weights", "other weights", "command failed", "stuck"
-UP: Final = "services are up"
 ENDED_TASK: Final = frozenset({"success", "failed", "upstream_failed", "skipped", "removed"})
 STAGE_ROLES: Final = (Role.STAGE, Role.LAUNCHER, Role.RANK)
 

@@ -38,7 +38,7 @@ def divide_layers(module: nn.Module, mesh: DeviceMesh, plan: TensorPlan) -> None
     for name, division in divisions.items():
         layer = module.get_submodule(name)
         parallelize_module(layer, mesh, _style(layer, division), src_data_rank=None)
-    _share_again(module, shared)
+    _share_again(shared)
 
 
 def _style(layer: nn.Module, division: Division) -> ParallelStyle:
@@ -168,7 +168,7 @@ def _shared_parameters(module: nn.Module) -> list[Places]:
     return [found for found in places.values() if len(found) > 1]
 
 
-def _share_again(module: nn.Module, shared: list[Places]) -> None:
+def _share_again(shared: list[Places]) -> None:
     """Let layers that shared a parameter share it again: each was given its own."""
     for first, *others in shared:
         kept = getattr(first[0], first[1])

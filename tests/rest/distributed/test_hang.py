@@ -20,7 +20,6 @@ TORCHRUN = ("-m", "training.runtime.torchrun", "--standalone", "--nnodes=1", "--
 WAIT_SECONDS = 300.0
 LIMIT = "4s"
 MODEL = "tests.distributed.hanging_model:HangingRanker"
-STEPS = 3
 
 
 @pytest.fixture(scope="module")

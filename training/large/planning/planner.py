@@ -122,7 +122,7 @@ def candidates(facts: ModelSize, devices: Devices) -> Iterator[Layout]:
     yield from _sharded(world_size, node)
     tensors = [size for size in _divisors(node) if size > 1 and facts.tensor_parts % size == 0]
     for tensor in tensors:
-        yield from _with(world_size, node, tensor=tensor)
+        yield from _with(world_size, tensor=tensor)
     # Stages are combined with replicas alone (`training.large.pipeline`).
     yield from (Layout(data=world_size // stages, pipeline=stages) for stages in _divisors(world_size) if stages in facts.stage_shares)
 
@@ -134,7 +134,7 @@ def _sharded(world_size: int, node: int) -> Iterator[Layout]:
             yield Layout(data=world_size // (node * nodes), shard=node * nodes)
 
 
-def _with(world_size: int, node: int, **sizes: int) -> Iterator[Layout]:
+def _with(world_size: int, **sizes: int) -> Iterator[Layout]:
     """Yield the layouts in which what `sizes` leaves is data parallel, then divided."""
     left = world_size // math.prod(sizes.values())
     given = {name: size for name, size in sizes.items() if size > 1}

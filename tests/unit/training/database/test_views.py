@@ -25,10 +25,6 @@ VIEWS = (
     *("bi_dataset_version", "bi_experiment_run", "bi_experiments", "bi_model_version"),
     *("bi_pipelines", "bi_run_metric", "bi_runs", "bi_training_datasets"),
 )
-SETTLED: dict[str, Any] = {
-    **{"pipeline": "p", "git_commit": "", "parameters": {}, "resource_spec": {}},
-    **{"description": "", "schedule": None, "owner": "ada", "dag_config": {}},
-}
 PAGE = Path(__file__).parents[4] / "docs" / "sql.md"
 
 

@@ -15,7 +15,6 @@ from training.stage_table import STAGES
 Accept = Callable[..., PipelineSpec]
 
 R, F = "search_ranking", "flight_delay"
-ALL = set(STAGES)
 
 CHANGES: list[tuple[str, str, str, set[str]]] = [
     # pipeline, text, its replacement, stages whose work changes

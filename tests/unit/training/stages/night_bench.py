@@ -24,7 +24,6 @@ from training.store import Store
 from training.store.work_folder import StoreUri
 
 PIPELINES = CHECKOUT / "dags" / "pipelines"
-FLIGHTS = CHECKOUT.parent / "shared" / "data" / "nycflights13"
 AS_OF = datetime(2026, 2, 1, 2, tzinfo=UTC)
 LAST = date(2026, 1, 31)
 SEARCHES = 150

@@ -18,7 +18,6 @@ from training.store.reachability import KeepRules
 NOW = KeepRules(runs=timedelta(seconds=-5), attempts=timedelta(seconds=-5), grace=timedelta(0))
 """Everything is old at once: S3 knows the time of a change by the second."""
 LONG = KeepRules(runs=timedelta(days=30), attempts=timedelta(days=14), grace=timedelta(days=2))
-KEYS = {"AWS_ACCESS_KEY_ID": "tests", "AWS_SECRET_ACCESS_KEY": "tests", "AWS_REGION": "us-east-1"}
 
 
 class NoDecisions:

@@ -18,9 +18,6 @@ from training.data.features.transforms import FeaturePlan, FittedTransforms
 from training.data.features.vocabulary import ValueRuns
 from training.errors import DataError
 
-ROOT = Path(__file__).resolve().parents[5]
-
-
 FIT_PLANS = [
     plan("number", "standard"),
     plan("small", "number", fill="mean"),

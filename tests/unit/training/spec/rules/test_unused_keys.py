@@ -21,7 +21,6 @@ BINARY = " or ".join(name for name, family in trained_families().items() if "bin
 SHIPPED = sorted([*CHECKOUT.glob("dags/pipelines/*.yaml"), *CHECKOUT.glob("docs/examples/*/*.yaml")])
 PLACEMENT = "nodes: 1, processes_per_node: 2"
 STUDY = "train:\n  model"
-ONE = "placement: {nodes: 1, processes_per_node: 2}"
 
 WARNINGS: list[tuple[str, str, str, str]] = [
     # pipeline, text, its replacement, the warning as shown
