@@ -55,7 +55,7 @@ def test_fence_holds_even_if_the_old_writer_never_looked(work_folder: WorkFolder
         old.commit("commit", {})
 
 
-def test_entry_of_a_later_version_is_the_end_of_the_lease_and_not_a_fault_of_the_storage(tmp_path: Path, work_folder: WorkFolder) -> None:
+def test_record_of_a_later_version_is_the_end_of_the_lease_and_not_a_fault_of_the_storage(tmp_path: Path, work_folder: WorkFolder) -> None:
     lease = Lease.acquire(work_folder, owner="one", attempt_id="a")
     [entry] = tmp_path.rglob("0000000001.json")
     entry.with_name("0000000002.json").write_text('{"_record":{"digest":"","version":99}}\n')
@@ -66,7 +66,7 @@ def test_entry_of_a_later_version_is_the_end_of_the_lease_and_not_a_fault_of_the
         lease.commit("checkpoint", {"step": 1})
 
 
-def test_entry_that_was_made_although_the_answer_was_lost_is_the_leases_own(
+def test_record_that_was_made_although_the_answer_was_lost_is_the_leases_own(
     work_folder: WorkFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lease = Lease.acquire(work_folder, owner="one", attempt_id="a")
@@ -89,7 +89,7 @@ def test_entry_that_was_made_although_the_answer_was_lost_is_the_leases_own(
     assert [entry.value["payload"]["step"] for entry in work_folder.chain().history()[1:]] == [1, 2, 3]
 
 
-def test_entry_of_another_epoch_ends_the_lease_although_its_take_over_is_not_seen(work_folder: WorkFolder) -> None:
+def test_record_of_another_epoch_ends_the_lease_although_its_take_over_is_not_seen(work_folder: WorkFolder) -> None:
     lease = Lease.acquire(work_folder, owner="one", attempt_id="a")
     assert work_folder.chain().move({"kind": "checkpoint", "epoch": 7, "attempt_id": "b", "payload": {}}, expected=1)
 
@@ -99,7 +99,7 @@ def test_entry_of_another_epoch_ends_the_lease_although_its_take_over_is_not_see
         lease.commit("checkpoint", {"step": 1})
 
 
-def test_storage_that_refuses_an_entry_and_lists_none_is_an_error(work_folder: WorkFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_storage_that_refuses_a_record_and_lists_none_is_an_error(work_folder: WorkFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     lease = Lease.acquire(work_folder, owner="one", attempt_id="a")
     monkeypatch.setattr(Chain, "move", lambda _ref, _value, *, expected: expected < 0)
 

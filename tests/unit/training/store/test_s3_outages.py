@@ -79,7 +79,7 @@ def test_a_storage_that_refuses_sixty_times_in_a_row_and_comes_back_costs_nothin
 
 
 @pytest.mark.parametrize("then", ["another entry", "the same entry", "a check"])
-def test_a_lease_knows_its_own_entry_that_was_applied_before_an_outage(
+def test_a_lease_knows_its_own_record_that_was_applied_before_an_outage(
     proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch, then: str
 ) -> None:
     monkeypatch.setattr(s3, "MAX_RETRIES", 1)
@@ -100,7 +100,7 @@ def test_a_lease_knows_its_own_entry_that_was_applied_before_an_outage(
     assert entries == [("lease", None), ("checkpoint", 1), *second, ("release", None)]
 
 
-def test_a_lease_that_was_taken_over_after_its_own_applied_entry_is_lost(proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lease_that_was_taken_over_after_its_own_applied_record_is_lost(proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(s3, "MAX_RETRIES", 1)
     monkeypatch.setattr(bucket, "CREATE_ATTEMPTS", 2)
     store = Store("s3://nightshift/applied-and-taken-over")

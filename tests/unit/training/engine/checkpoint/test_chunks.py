@@ -245,7 +245,7 @@ def test_checkpoint_with_a_block_that_is_missing_or_short_is_passed_over(bench: 
         reader.newest_entry(before=entry)
 
 
-def test_block_with_other_bits_is_found_when_it_is_read_and_the_entry_before_can_be_asked_for(bench: LoopBench) -> None:
+def test_block_with_other_bits_is_found_when_it_is_read_and_the_record_before_can_be_asked_for(bench: LoopBench) -> None:
     checkpoints = alone(bench)
     checkpoints.save(state(1.0), META)
     checkpoints.save(state(2.0), {**META, "step": 2})

@@ -175,7 +175,7 @@ CHANGES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
-def test_entry_that_cannot_be_read_is_passed_over_for_the_one_before(
+def test_record_that_cannot_be_read_is_passed_over_for_the_one_before(
     bench: LoopBench, change: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     checkpoints = bench.checkpoints(bench.context())
@@ -188,7 +188,7 @@ def test_entry_that_cannot_be_read_is_passed_over_for_the_one_before(
     assert checkpoints.restore(entry).meta["step"] == 1
 
 
-def test_training_with_no_entry_that_can_be_read_does_not_start_from_zero(bench: LoopBench) -> None:
+def test_training_with_no_record_that_can_be_read_does_not_start_from_zero(bench: LoopBench) -> None:
     checkpoints = bench.checkpoints(bench.context())
     checkpoints.save({"w": torch.ones(4)}, META)
     checkpoints.close()
