@@ -75,8 +75,8 @@ def _stage_line(view: TaskView, result: StageResult | None) -> str:
 
 
 def _remark(result: StageResult) -> str:
-    told = [(name.replace("_", " "), result.scalars.get(name)) for name in TABLE[result.stage].summary]
-    return ", ".join(f"{name} {number(value)}" for name, value in told if value is not None)
+    shown = [(name.replace("_", " "), result.scalars.get(name)) for name in TABLE[result.stage].summary]
+    return ", ".join(f"{name} {number(value)}" for name, value in shown if value is not None)
 
 
 def _comparison(store: Store, result: StageResult) -> list[str]:

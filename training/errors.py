@@ -7,7 +7,7 @@
     ├── DivergedError             70     loss or weights are not finite, or exploded
     ├── OutOfMemoryError          71     the kernel, the pod's status or CUDA says so
     ├── UnavailableError          74     storage or another service does not answer, own retries spent
-    ├── PreemptedError            75     told to stop, after a commit where there was time for one
+    ├── PreemptedError            75     asked to stop, after a commit where there was time for one
     │   ├── PeerLostError         75     another rank is lost
     │   ├── ReplicasDifferError   75     replicas of a model are not equal any more; their checkpoints since then are withdrawn
     │   ├── HungError             75     a process made no progress for the limit of its phase, and was ended

@@ -17,7 +17,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from training.spec.scalar_types import DURATION_SCHEMA, duration_text, longer_than_nothing, parse_duration, refusal, told
+from training.spec.scalar_types import DURATION_SCHEMA, duration_text, in_yaml, longer_than_nothing, parse_duration, refusal
 
 if TYPE_CHECKING:
     from pydantic.json_schema import JsonSchemaValue
@@ -30,7 +30,7 @@ def _split_end(value: Any) -> timedelta | str:
         return longer_than_nothing(parse_duration(value))
     except PydanticCustomError:
         hint = "window, labels_complete, or a duration before the window's end: 14d"
-        raise refusal("field.choice", f"must be {' or '.join(SPLIT_ENDS)} or a duration, got {told(value)}", hint=hint) from None
+        raise refusal("field.choice", f"must be {' or '.join(SPLIT_ENDS)} or a duration, got {in_yaml(value)}", hint=hint) from None
 
 
 SPLIT_ENDS: Final = ("window", "labels_complete")
@@ -55,7 +55,7 @@ def _share_or_duration(value: Any) -> timedelta | float:
     if isinstance(value, str | timedelta):
         return longer_than_nothing(parse_duration(value))
     hint = "write a duration such as 1d where data.split.by is time, and else a share such as 0.1"
-    raise refusal("duration.invalid", f"expected a duration or a share between 0 and 1, got {told(value)}", hint=hint)
+    raise refusal("duration.invalid", f"expected a duration or a share between 0 and 1, got {in_yaml(value)}", hint=hint)
 
 
 ShareOrDuration = Annotated[
@@ -72,10 +72,10 @@ def _class_weight(value: Any) -> str | dict[str, float] | None:
         return None if value is None else BALANCED
     hint = "write balanced, or a weight for each class: {'0': 1, '1': 5}"
     if not isinstance(value, dict) or not value:
-        raise refusal("field.choice", f"must be balanced or a mapping of classes to weights, got {told(value)}", hint=hint)
+        raise refusal("field.choice", f"must be balanced or a mapping of classes to weights, got {in_yaml(value)}", hint=hint)
     for name, weight in value.items():
         if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight <= MAX_CLASS_WEIGHT:
-            message = f"the weight of class {told(name)} must be a number from 0 to {MAX_CLASS_WEIGHT:g}, got {told(weight)}"
+            message = f"the weight of class {in_yaml(name)} must be a number from 0 to {MAX_CLASS_WEIGHT:g}, got {in_yaml(weight)}"
             raise refusal("field.range", message, hint=hint)
     if not any(value.values()):
         raise refusal("field.range", "all weights are 0: nothing could be learned", hint=hint)
@@ -112,7 +112,7 @@ def _empty_days(value: Any) -> str | tuple[str, ...] | None:
     wrong = [day for day in days if day not in WEEKDAYS]
     if wrong or not days or len(set(days)) < len(days):
         hint = f"write allow, or a list of different days of {', '.join(WEEKDAYS)}: [sat, sun]"
-        raise refusal("field.choice", f"must be allow or a list of weekdays, got {told(wrong[0] if wrong else value)}", hint=hint)
+        raise refusal("field.choice", f"must be allow or a list of weekdays, got {in_yaml(wrong[0] if wrong else value)}", hint=hint)
     return tuple(day for day in WEEKDAYS if day in days)
 
 
@@ -157,7 +157,7 @@ class OrAuto:
 
     def _read(self, value: Any, read: Callable[[Any], Any]) -> Any:
         if isinstance(value, str) and value != AUTO:
-            raise refusal("field.choice", f"must be auto or a mapping, got {told(value)}", hint=f"write auto, or {self.keys}")
+            raise refusal("field.choice", f"must be auto or a mapping, got {in_yaml(value)}", hint=f"write auto, or {self.keys}")
         return value if value == AUTO else read(value)
 
 

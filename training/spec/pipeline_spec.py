@@ -10,7 +10,19 @@ from pydantic import AfterValidator, Field, ValidationError
 
 from training.contracts import JsonValue
 from training.errors import Problem, SpecError
-from training.spec.scalar_types import FROZEN, ONE_LINE, Day, FreeText, Line, Name, PositiveDuration, Section, TimeOfDay, refusal, told
+from training.spec.scalar_types import (
+    FROZEN,
+    ONE_LINE,
+    Day,
+    FreeText,
+    Line,
+    Name,
+    PositiveDuration,
+    Section,
+    TimeOfDay,
+    in_yaml,
+    refusal,
+)
 from training.spec.sections.data import Data
 from training.spec.sections.evaluation import Evaluate
 from training.spec.sections.prepare import Prepare
@@ -30,7 +42,7 @@ def _timezone(value: str) -> str:
     try:
         zoneinfo.ZoneInfo(value)
     except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
-        raise refusal("schedule.range", f"there is no time zone {told(value)}", hint="an IANA name: UTC, Europe/Berlin") from None
+        raise refusal("schedule.range", f"there is no time zone {in_yaml(value)}", hint="an IANA name: UTC, Europe/Berlin") from None
     return value
 
 
@@ -153,7 +165,7 @@ class PipelineSpec(Section):
         values = dict(frozen)
         version = values.pop("format_version", None)
         if not isinstance(version, int) or version > FORMAT_VERSION:
-            message = f"frozen spec has format {told(version)}, this version reads up to {FORMAT_VERSION}"
+            message = f"frozen spec has format {in_yaml(version)}, this version reads up to {FORMAT_VERSION}"
             raise SpecError("frozen spec", [Problem(code="spec.format", message=message, hint="upgrade Nightshift")])
         try:
             return cls.model_validate(values, context=FROZEN)

@@ -64,7 +64,7 @@ class Section(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True)
 
 
-def told(value: object) -> str:
+def in_yaml(value: object) -> str:
     """Render a user's value in the YAML's own words, cut at 80 characters."""
     return {None: "null", True: "true", False: "false"}[value] if value is None or isinstance(value, bool) else shown(value)
 
@@ -81,10 +81,12 @@ def parse_duration(value: Any) -> timedelta:
         return value
     match = _DURATION.fullmatch(value) if isinstance(value, str) else None
     if match is None:
-        raise refusal("duration.invalid", f"expected a duration, got {told(value)}", hint="write a number and a unit: 30d, 36h, 10m or 90s")
+        raise refusal(
+            "duration.invalid", f"expected a duration, got {in_yaml(value)}", hint="write a number and a unit: 30d, 36h, 10m or 90s"
+        )
     total_seconds = sum(int(part or 0) * unit for part, unit in zip(match.groups(), _DURATION_UNITS.values(), strict=True))
     if total_seconds > MAX_DURATION.total_seconds():
-        raise refusal("field.range", f"must be at most {duration_text(MAX_DURATION)}, got {told(value)}")
+        raise refusal("field.range", f"must be at most {duration_text(MAX_DURATION)}, got {in_yaml(value)}")
     return timedelta(seconds=total_seconds)
 
 
@@ -108,11 +110,13 @@ def parse_size(value: Any) -> int:
     unit = _SIZE_SPELLINGS.get(match[2]) if match else None
     if match is None or unit is None:
         raise refusal(
-            "resources.memory", f"expected an amount of memory, got {told(value)}", hint="write a number and a unit: 512MiB, 16GiB, 64GB"
+            "resources.memory",
+            f"expected an amount of memory, got {in_yaml(value)}",
+            hint="write a number and a unit: 512MiB, 16GiB, 64GB",
         )
     size_bytes = int(match[1]) * unit
     if not 2**24 <= size_bytes <= 2**45:
-        raise refusal("resources.memory", f"memory must be from 16MiB to 32TiB, got {told(value)}")
+        raise refusal("resources.memory", f"memory must be from 16MiB to 32TiB, got {in_yaml(value)}")
     return size_bytes
 
 
@@ -127,7 +131,7 @@ def _parse_time(value: Any) -> time:
         return value
     match = _TIME.fullmatch(value) if isinstance(value, str) else None
     if match is None:
-        raise refusal("field.type", f"expected a time of day, got {told(value)}", hint='write it as "07:00"')
+        raise refusal("field.type", f"expected a time of day, got {in_yaml(value)}", hint='write it as "07:00"')
     return time(int(match[1]), int(match[2]))
 
 
@@ -139,9 +143,9 @@ def _parse_date(value: Any) -> date:
             raise ValueError(value)
         day = date.fromisoformat(value)
     except ValueError:
-        raise refusal("schedule.range", f"expected a day, got {told(value)}", hint="write it as 2026-01-31") from None
+        raise refusal("schedule.range", f"expected a day, got {in_yaml(value)}", hint="write it as 2026-01-31") from None
     if not 1970 <= day.year <= 2100:
-        raise refusal("schedule.range", f"must be between 1970 and 2100, got {told(value)}")
+        raise refusal("schedule.range", f"must be between 1970 and 2100, got {in_yaml(value)}")
     return day
 
 
@@ -151,7 +155,7 @@ def _fits(code: str, rule: str, what: str, hint: str) -> AfterValidator:
     def check(value: str) -> str:
         # fullmatch: `$` would accept a trailing newline.
         if not pattern.fullmatch(value):
-            raise refusal(code, f"{told(value)} is not {what}", hint=hint)
+            raise refusal(code, f"{in_yaml(value)} is not {what}", hint=hint)
         return value
 
     return AfterValidator(check)
@@ -251,7 +255,7 @@ def _scalar(value: Any) -> str | int | float | bool:
     if not isinstance(value, str | int | float | bool):
         raise refusal("field.type", f"expected text, a number, true or false, got {_kind(value)}")
     if value in (float("inf"), float("-inf")) or value != value:
-        raise refusal("field.range", f"must be finite, got {told(value)}")
+        raise refusal("field.range", f"must be finite, got {in_yaml(value)}")
     return value
 
 

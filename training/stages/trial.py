@@ -47,10 +47,10 @@ def work(context: StageContext) -> StageOutput:
     dataset = fetch_dataset(context, gang)
     trial = _Trial(context) if gang.is_first else None
     # One rank gets the settings from the study, all train with them.
-    told = json.loads(gang.text_from_first(json.dumps(trial.settings if trial is not None else None)))
-    if told is None:
+    settings = json.loads(gang.text_from_first(json.dumps(trial.settings if trial is not None else None)))
+    if settings is None:
         return trial.output() if trial is not None else NOT_FIRST
-    spec = tuned(context.spec, told)
+    spec = tuned(context.spec, settings)
     layout = layout_of(spec, gang, context.folder, dataset)
     tags, parent = tags_of(context.request, dataset, gang), _parent(context.store, context.request, spec.timezone)
     tracker = Tracker(context, tags=tags, parameters=parameters_of(spec), parent=parent)

@@ -23,7 +23,7 @@ from training.errors import DataError, DeniedError, NightshiftError, Problem, Sp
 from training.process import liveness
 from training.sanitizing import masked
 from training.store.durable_writes import LocalFiles
-from training.store.s3 import HINTS, MAX_PARTS, MULTIPART_BYTES, NUM_PARTS_AT_ONCE, PART_BYTES, RANGE_BYTES, open_bucket
+from training.store.open_bucket import HINTS, MAX_PARTS, MULTIPART_BYTES, NUM_PARTS_AT_ONCE, PART_BYTES, RANGE_BYTES, open_bucket
 
 CHUNK_BYTES: Final = 8 * 1024 * 1024
 CREATE_ATTEMPTS: Final = 8

@@ -72,7 +72,7 @@ def _has_one_winner(bucket: Bucket, prefix: str) -> str:
 
             winners = sum(pool.map(race, range(WRITERS)))
             if winners != 1:
-                return f"round {round_number + 1}: {winners} of {WRITERS} concurrent writers were told that they won"
+                return f"round {round_number + 1}: {winners} of {WRITERS} concurrent writers got the answer that they won"
     return ""
 
 

@@ -180,7 +180,7 @@ def _to_slack(event: Event, alerts: Alerts) -> bool:
 
     # `notify` and not a call: a call renders templates, and what a run says of itself is not a template.
     notifier = SlackNotifier(
-        slack_conn_id=alerts.slack.connection, channel=alerts.slack.channel, text=for_slack(told(event)), unfurl_links=False
+        slack_conn_id=alerts.slack.connection, channel=alerts.slack.channel, text=for_slack(event_text(event)), unfurl_links=False
     )
     notifier.notify({})  # type: ignore[no-untyped-call]
     return True
@@ -191,7 +191,7 @@ def _by_email(event: Event, alerts: Alerts) -> bool:
         return False
     from airflow.providers.smtp.notifications.smtp import SmtpNotifier
 
-    body = "<br>".join(html.escape(line) for line in told(event).splitlines())
+    body = "<br>".join(html.escape(line) for line in event_text(event).splitlines())
     notifier = SmtpNotifier(to=list(alerts.email.to), subject=headline(event), html_content=body, smtp_conn_id=alerts.email.connection)
     notifier.notify({})
     return True
@@ -204,7 +204,7 @@ def headline(event: Event) -> str:
     return f"Nightshift: {str(event['event']).replace('_', ' ')}, {event.get('pipeline')}{version}{stage}"
 
 
-def told(event: Event) -> str:
+def event_text(event: Event) -> str:
     """Return an event as people read it, without secrets."""
     lines = [headline(event), str(event.get("reason") or "")]
     lines += [f"{name}: {event[name]}" for name in ("run", "decided_by", "url", "report") if event.get(name)]

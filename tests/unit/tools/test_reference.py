@@ -107,7 +107,7 @@ def test_variables_of_libraries_have_the_files_that_use_them() -> None:
     page = environment.page(ROOT)
     rows = {name: line for line in page.splitlines() if line.startswith("| `") for name in [line.split("`")[1]]}
     assert "`training/stages/evaluate.py`" in rows["MLFLOW_TRACKING_URI"]
-    assert "`training/store/s3.py`" in rows["AWS_ENDPOINT_URL"]
+    assert "`training/store/open_bucket.py`" in rows["AWS_ENDPOINT_URL"]
     assert all(line.rstrip(" |").rpartition("|")[2].strip() for line in rows.values())
 
 

@@ -219,7 +219,7 @@ def _remembered_hash(value: str | float) -> int:
 class Hash:
     buckets: int
     exact: bool = False
-    """Whether integers that float64 lacks are told from their neighbours: training rows had some. Models made earlier do not do it. Where
+    """Whether integers that float64 lacks are distinguished from their neighbours: training rows had some. Older models do not. Where
     training rows had none, such an integer has the bucket of its float64, in evaluation and serving alike."""
     kind: ClassVar[str] = "hash"
     dtype: ClassVar[CellType] = "int32"
@@ -344,7 +344,7 @@ def inexact(name: str, count: int, example: float) -> DataError:
 
 
 def check_exact(values: NDArray[np.float64], name: str) -> None:
-    """Refuse floats that may have been other integers, where integers are told apart.
+    """Refuse floats that may have been other integers, where integers are distinguished.
 
     Raises:
         DataError: `transform.precision`.

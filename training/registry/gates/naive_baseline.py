@@ -57,8 +57,8 @@ def _other_metrics(case: Case, found: Baselines, best: NaiveBaseline) -> Iterato
     worse = [name for name in found.worse if name != case.rules.primary]
     if worse:
         values = {name: (finite(case.record.metrics.get(name)), finite(best.metrics.get(name))) for name in worse}
-        told = ", ".join(f"{name} {_digits(new)} against {_digits(old)}" for name, (new, old) in values.items())
-        yield case.reason(passed=False, severity="warn", words=f"worse than the naive baseline {best.name}: {told}")
+        differences = ", ".join(f"{name} {_digits(new)} against {_digits(old)}" for name, (new, old) in values.items())
+        yield case.reason(passed=False, severity="warn", words=f"worse than the naive baseline {best.name}: {differences}")
 
 
 def _digits(value: float | None) -> str:

@@ -14,7 +14,7 @@ from training.registry.ledger.alias_findings import RecordedFindings
 from training.registry.ledger.gate_outcomes import verdict
 from training.registry.ledger.headline import headline
 from training.registry.ledger.ledger import Entry, Ledger, ModelAliases
-from training.registry.mlflow.aliases import ALIASES, AliasFinding, Circumstances, Difference, alias_differences
+from training.registry.mlflow.alias_differences import ALIASES, AliasFinding, Circumstances, Difference, alias_differences
 from training.registry.mlflow.comparison import MLflowState
 from training.registry.mlflow.schema import is_schema_alone, schema_part
 from training.registry.mlflow.versions import LIFECYCLE_TAG, registry_faults, set_by_two

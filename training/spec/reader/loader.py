@@ -20,7 +20,7 @@ from training.spec.reader.yaml import Document, Path, read_document
 from training.spec.rules.all_rules import broken_rules
 from training.spec.rules.rule_problems import Violation
 from training.spec.rules.unused_keys import unused_keys
-from training.spec.scalar_types import Section, told
+from training.spec.scalar_types import Section, in_yaml
 from training.spec.sections.data import Data
 from training.spec.sections.evaluation import Evaluate
 from training.spec.sections.train import Train
@@ -98,7 +98,7 @@ def _checked(document: Document, source: str, *, named: str | None = None) -> Ch
     problems += _settings_problems(document, sections)
     name = sections.get("name")
     if named is not None and name is not None and name != named:
-        message = f"the pipeline is named {told(name)} and its file {told(named)}"
+        message = f"the pipeline is named {in_yaml(name)} and its file {in_yaml(named)}"
         problems.append(problem_at(document, ("name",), "name.file", message, hint="name the file after the pipeline"))
     if problems or spec is None:
         raise SpecError(source, in_order(problems))

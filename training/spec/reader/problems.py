@@ -11,7 +11,7 @@ from pydantic_core import ErrorDetails
 
 from training.errors import Problem, shown
 from training.spec.reader.yaml import Document, Path, dotted
-from training.spec.scalar_types import told
+from training.spec.scalar_types import in_yaml
 
 Context = Mapping[str, object]
 """Of one of pydantic's errors: what its kind of error says of the rule that was broken."""
@@ -99,7 +99,7 @@ def _words(details: ErrorDetails, path: Path, root: type[BaseModel], num_prefix:
         return _type_words(kind, value)
     if kind in _BOUNDS:
         words, name = _BOUNDS[kind]
-        return "field.range", f"{words} {_number(context[name])}, got {told(value)}", ""
+        return "field.range", f"{words} {_number(context[name])}, got {in_yaml(value)}", ""
     return _OTHERS.get(kind, _refused)(kind, value, context)
 
 
@@ -110,13 +110,13 @@ def _number(bound: float) -> str:
 def _type_words(kind: str, value: object) -> tuple[str, str, str]:
     expected = _EXPECTED[kind]
     if isinstance(value, float) and expected == "a whole number":
-        return "field.range", f"must be a whole number, got {told(value)}", ""
+        return "field.range", f"must be a whole number, got {in_yaml(value)}", ""
     hint = ""
     if expected == "text" and isinstance(value, int | float):
         hint = "quote it"
     elif expected in ("a number", "a whole number", "true or false") and isinstance(value, str):
         hint = "text is not read as anything else; numbers are written 0.1, 1e-3 or 1000, without quotes"
-    got = "a mapping" if isinstance(value, dict) else "a list" if isinstance(value, list) else told(value)
+    got = "a mapping" if isinstance(value, dict) else "a list" if isinstance(value, list) else in_yaml(value)
     return "field.type", f"expected {expected}, got {got}", hint
 
 
@@ -138,7 +138,7 @@ def _choice(_kind: str, value: object, context: Context) -> tuple[str, str, str]
     choices = str(context["expected"]).replace("'", "").replace(" or ", ", ").split(", ")
     same = _SAME_TYPE.get(str(value).lower(), "")
     close = [same] if same in choices else difflib.get_close_matches(str(value)[:80], choices, n=1)
-    return "field.choice", f"must be {context['expected']}, got {told(value)}", f"did you mean {close[0]}?" if close else ""
+    return "field.choice", f"must be {context['expected']}, got {in_yaml(value)}", f"did you mean {close[0]}?" if close else ""
 
 
 def _size(kind: str, value: object, context: Context) -> tuple[str, str, str]:
@@ -149,19 +149,19 @@ def _size(kind: str, value: object, context: Context) -> tuple[str, str, str]:
 
 
 def _finite(_kind: str, value: object, _context: Context) -> tuple[str, str, str]:
-    return "field.range", f"must be finite, got {told(value)}", ""
+    return "field.range", f"must be finite, got {in_yaml(value)}", ""
 
 
 def _too_large(_kind: str, value: object, _context: Context) -> tuple[str, str, str]:
-    return "field.range", f"is too large: {told(value)}", ""
+    return "field.range", f"is too large: {in_yaml(value)}", ""
 
 
 def _shape(_kind: str, value: object, context: Context) -> tuple[str, str, str]:
-    return "field.pattern", f"{told(value)} does not have the form {context['pattern']}", ""
+    return "field.pattern", f"{in_yaml(value)} does not have the form {context['pattern']}", ""
 
 
 def _refused(kind: str, value: object, _context: Context) -> tuple[str, str, str]:
-    return "field.type", f"{told(value)} is refused: {kind.replace('_', ' ')}", ""
+    return "field.type", f"{in_yaml(value)} is refused: {kind.replace('_', ' ')}", ""
 
 
 _OTHERS: Final[Mapping[str, Callable[[str, object, Context], tuple[str, str, str]]]] = {

@@ -53,7 +53,7 @@ from training.spec.rules.training import (
 from training.spec.rules.tuning import conditions_fit, grid_is_finite, objective_exists, parameters_fit, study_fits_its_gpus
 from training.spec.rules.weights import class_weights_name_classes, weight_is_a_number, weights_are_counted
 from training.spec.rules.windows import rows_of_windows_are_read, windows_are_known_in_time, windows_can_be_computed
-from training.spec.scalar_types import duration_text, told
+from training.spec.scalar_types import duration_text, in_yaml
 from training.spec.schedule.instants import schedule_faults
 from training.spec.sections.data import Column, Data, Derived, FeatureTable
 from training.spec.sections.evaluation import Evaluate
@@ -91,7 +91,7 @@ def columns_exist(data: Data) -> Iterator[Violation]:
         elif path[-1] in ("event_time", "known_at") and types[name] != "timestamp":
             yield Violation(path, "column.type", f"{name} is of type {types[name]}, a time must be a timestamp", "")
     if data.label.rule is not None and types.get(data.label.column) in ("string", "date", "timestamp", "boolean"):
-        message = f"{data.label.column} is of type {types[data.label.column]}, the rule {told(data.label.rule)} compares numbers"
+        message = f"{data.label.column} is of type {types[data.label.column]}, the rule {in_yaml(data.label.rule)} compares numbers"
         yield Violation(("data", "label", "rule"), "column.type", message, "")
 
 
@@ -324,7 +324,7 @@ def canary_schedule_fits(promote: Promote) -> Iterator[Violation]:
 def _both_declared_and_ignored(path: Path, columns: Mapping[str, Column], ignore: Iterable[str]) -> Iterator[Violation]:
     declared = {column.name_at_source(name) for name, column in columns.items() if column.is_in_file}
     for name in sorted(declared & set(ignore)):
-        yield Violation((*path, "ignore"), "column.clash", f"{name or told(name)} is declared and ignored", "keep one of the two")
+        yield Violation((*path, "ignore"), "column.clash", f"{name or in_yaml(name)} is declared and ignored", "keep one of the two")
 
 
 def _unknown(path: Path, name: str, owner: str, known: Iterable[str]) -> Violation:

@@ -12,7 +12,7 @@ from training.spec.reader.yaml import Path
 from training.spec.rules.leakage import CODE as LEAKAGE
 from training.spec.rules.leakage import Lateness
 from training.spec.rules.rule_problems import Violation
-from training.spec.scalar_types import duration_text, told
+from training.spec.scalar_types import duration_text, in_yaml
 from training.spec.sections.data import Data
 from training.spec.sections.evaluation import Evaluate
 from training.spec.sections.prepare import Prepare
@@ -113,7 +113,7 @@ def gates_are_known(evaluate: Evaluate) -> Iterator[Violation]:
         if descriptor is None:
             installed = "install the distribution that adds it, where Airflow parses DAG files too"
             hint = nearest(name, sorted(GATES.added)) or installed
-            yield Violation(("evaluate", "gates", name), "gate.unknown", f"there is no gate {told(name)} of another distribution", hint)
+            yield Violation(("evaluate", "gates", name), "gate.unknown", f"there is no gate {in_yaml(name)} of another distribution", hint)
         elif descriptor.settings is None:
             message = f"{name} is a gate of Nightshift: it is configured by keys of evaluate"
             yield Violation(("evaluate", "gates", name), "gate.unknown", message, descriptor.switch or "remove it here")
@@ -126,7 +126,7 @@ def severity_has_a_gate(evaluate: Evaluate) -> Iterator[Violation]:
         gate = GATES.get(name)
         if gate is None or not gate.has_severity:
             known = [other for other, known_gate in GATES.usable().items() if known_gate.has_severity]
-            yield Violation(path, "gate.unknown", f"there is no gate {told(name)} with a severity", nearest(name, known))
+            yield Violation(path, "gate.unknown", f"there is no gate {in_yaml(name)} with a severity", nearest(name, known))
         elif not (gate.is_on(evaluate) if gate.settings is None else name in evaluate.gates):
             switch = gate.switch or f"set evaluate.gates.{name}"
             yield Violation(path, "gate.off", f"severity of {name} has no effect: the gate is off", f"{switch}, or remove it")

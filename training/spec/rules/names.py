@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from training.spec.reader.yaml import Path
 from training.spec.rules.rule_problems import Violation
-from training.spec.scalar_types import told
+from training.spec.scalar_types import in_yaml
 from training.spec.sections.data import Column, Data, FeatureTable, PipelineSource
 from training.spec.sections.prepare import Prepare
 
@@ -37,11 +37,11 @@ ENGINE_COLUMNS: Final = ("file_row_number", "nightshift_file")
 def name_is_free(name: str) -> Iterator[Violation]:
     """Yield a finding for a pipeline name that is, or could be, the id of a helper DAG."""
     if name in SHARED_DAGS:
-        yield Violation(("name",), "name.reserved", f"{told(name)} is the DAG of all pipelines", "give the pipeline another name")
+        yield Violation(("name",), "name.reserved", f"{in_yaml(name)} is the DAG of all pipelines", "give the pipeline another name")
     suffix = next((ending for ending in HELPER_SUFFIXES if name.endswith(ending)), None)
     if suffix is not None:
         owner = name.removesuffix(suffix)
-        message = f"{told(name)} would be the helper DAG of a pipeline {told(owner)}: names ending in {suffix} are reserved"
+        message = f"{in_yaml(name)} would be the helper DAG of a pipeline {in_yaml(owner)}: names ending in {suffix} are reserved"
         yield Violation(("name",), "name.reserved", message, "give the pipeline another name")
 
 
@@ -94,7 +94,7 @@ def columns_have_sources_of_their_own(data: Data) -> Iterator[Violation]:
             if first != name:
                 # One of two that have the same is not called so itself.
                 at, other = (name, first) if column.source_name is not None else (first, name)
-                message = f"{other} and {at} are both the column {told(found)} of the file"
+                message = f"{other} and {at} are both the column {in_yaml(found)} of the file"
                 hint = "keep one of the two, or correct its source_name"
                 yield Violation((*path, at, "source_name"), "column.clash", message, hint, (*path, other))
 

@@ -9,7 +9,7 @@ from typing import Final
 from training.spec.descriptors.sources import SOURCES, Days
 from training.spec.reader.yaml import Path
 from training.spec.rules.rule_problems import Violation
-from training.spec.scalar_types import duration_text, told
+from training.spec.scalar_types import duration_text, in_yaml
 from training.spec.schedule.partitions import Grain, grain_of, partition_fault
 from training.spec.sections.data import Column, Data, Table
 
@@ -96,7 +96,7 @@ def _folder(path: Path, table: Table, partition: str) -> Iterator[Violation]:
         yield Violation(path, "field.conflict", f"a source of kind {table.kind} has no partition", "remove it")
     fault = partition_fault(partition)
     if fault:
-        yield Violation(path, "partition.invalid", f"{told(partition)} {fault}", EXAMPLES[grain_of(partition) or Grain.DAY])
+        yield Violation(path, "partition.invalid", f"{in_yaml(partition)} {fault}", EXAMPLES[grain_of(partition) or Grain.DAY])
 
 
 def _plural(grain: Grain | None) -> str:

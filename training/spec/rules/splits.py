@@ -9,7 +9,7 @@ from typing import Final
 from training.spec.reader.problems import nearest
 from training.spec.reader.yaml import Path
 from training.spec.rules.rule_problems import Violation
-from training.spec.scalar_types import duration_text, told
+from training.spec.scalar_types import duration_text, in_yaml
 from training.spec.sections.data import Data, Split
 from training.spec.sections.evaluation import Evaluate
 
@@ -101,11 +101,11 @@ def _values(split: Split, kind: str) -> Iterator[Violation]:
     for name, values in split.values.items():
         for index, value in enumerate(values):
             if type(value) is not wanted:
-                message = f"{told(value)} cannot be a value of {split.column}, which is of type {kind}"
+                message = f"{in_yaml(value)} cannot be a value of {split.column}, which is of type {kind}"
                 yield Violation((*path, name, index), "column.type", message, "quote texts; write integers and booleans without quotes")
             elif value in seen:
                 yield Violation(
-                    (*path, name, index), "field.conflict", f"{told(value)} is a value of {seen[value]} too", "keep one of the two"
+                    (*path, name, index), "field.conflict", f"{in_yaml(value)} is a value of {seen[value]} too", "keep one of the two"
                 )
             seen.setdefault(value, name)
 

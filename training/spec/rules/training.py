@@ -11,7 +11,7 @@ from training.spec.descriptors.metrics import is_lower_better, is_metric, metric
 from training.spec.key_types import AUTO
 from training.spec.reader.yaml import Path
 from training.spec.rules.rule_problems import Violation
-from training.spec.scalar_types import told
+from training.spec.scalar_types import in_yaml
 from training.spec.sections.data import Data
 from training.spec.sections.evaluation import Evaluate
 from training.spec.sections.train import DEFAULT_BATCH_SIZE, Parallel, Train
@@ -29,7 +29,7 @@ def family_fits(train: Train) -> Iterator[Violation]:
             else f"; a class of your own: name its package in {MODEL_PACKAGES.name}, docs/extending.md"
         )
         yield Violation(
-            MODEL, "model.unknown", f"there is no model {told(train.model)}", f"known: {', '.join(trained_families())}{allowed}"
+            MODEL, "model.unknown", f"there is no model {in_yaml(train.model)}", f"known: {', '.join(trained_families())}{allowed}"
         )
     facts = FAMILIES.get(train.model)
     if facts is not None and not facts.is_trained:
@@ -108,7 +108,7 @@ def placement_fits(train: Train) -> Iterator[Violation]:
         message = f"gpus ({placement.gpus}) must be at most processes_per_node ({placement.processes_per_node}): a process uses one GPU"
         yield Violation((*path, "gpus"), "resources.gpus", message, f"set processes_per_node to {placement.gpus}, or gpus to fewer")
     if placement.accelerator is not None and not placement.gpus:
-        message = f"accelerator ({told(placement.accelerator)}) without gpus: the node would have a GPU that the training is not given"
+        message = f"accelerator ({in_yaml(placement.accelerator)}) without gpus: the node would have a GPU that the training is not given"
         yield Violation((*path, "accelerator"), "resources.accelerator", message, "set gpus, or remove accelerator")
 
 
@@ -242,7 +242,7 @@ def metrics_exist(evaluate: Evaluate) -> Iterator[Violation]:
     for path, name in named:
         if not evaluate.is_metric(name):
             known = ", ".join([*metrics_of(evaluate.task), *evaluate.metrics])
-            yield Violation(path, "metric.unknown", f"the task {evaluate.task} has no metric {told(name)}", f"known: {known}")
+            yield Violation(path, "metric.unknown", f"the task {evaluate.task} has no metric {in_yaml(name)}", f"known: {known}")
         elif is_lower_better(name) and path[1] == "minimum":
             hint = "write it under evaluate.maximum"
             yield Violation(path, "metric.direction", f"lower is better for {name}: a minimum would pass bad models", hint)
@@ -255,7 +255,7 @@ def metrics_exist(evaluate: Evaluate) -> Iterator[Violation]:
             yield Violation(path, "metric.clash", f"there is a metric {name} already", "give your metric another name")
         if not is_own(place):
             own = ", ".join(own_packages()) or "none"
-            message = f"{told(place)} is not a package.module:function of an allowed package"
+            message = f"{in_yaml(place)} is not a package.module:function of an allowed package"
             yield Violation(path, "metric.place", message, f"allowed packages ({MODEL_PACKAGES.name}): {own}")
     if evaluate.improvement.absolute is not None and evaluate.improvement.relative is not None:
         message = "improvement is absolute or relative, not both"

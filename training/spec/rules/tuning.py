@@ -14,7 +14,7 @@ from training.spec.reader.problems import nearest, problems_of
 from training.spec.reader.yaml import Document, Path
 from training.spec.rules.rule_problems import Violation
 from training.spec.rules.training import optimizer_fits, placement_fits
-from training.spec.scalar_types import told
+from training.spec.scalar_types import in_yaml
 from training.spec.sections.evaluation import Evaluate
 from training.spec.sections.train import Train
 from training.spec.sections.tuning import SearchSpace, Tune
@@ -38,7 +38,10 @@ def parameters_fit(tune: Tune | None, train: Train) -> Iterator[Violation]:
             yield Violation(path, "field.conflict", f"{name} has no effect on {train.model}", "leave it out")
         elif name not in known and not (facts is None and name.startswith(SETTINGS) and len(name) > len(SETTINGS)):
             yield Violation(
-                path, "tune.unknown_param", f"{told(name)} is not a setting of {train.model} that can be searched", nearest(name, known)
+                path,
+                "tune.unknown_param",
+                f"{in_yaml(name)} is not a setting of {train.model} that can be searched",
+                nearest(name, known),
             )
         else:
             yield from _values_fit(path, name, space, train)
@@ -72,11 +75,11 @@ def _values_fit(path: Path, name: str, space: SearchSpace, train: Train) -> Iter
     values = space.choices if space.choices is not None else space.bounds
     for value in values:
         for message, hint in _objections(name, value, train):
-            yield Violation(path, "tune.value", f"{told(value)} is not a value of train.{name}: {message}", hint)
+            yield Violation(path, "tune.value", f"{in_yaml(value)} is not a value of train.{name}: {message}", hint)
             return
     world_size = train.placement.world_size
     if name == "batch_size" and space.int_ is not None and (space.step or 1) % world_size:
-        message = f"values between {told(space.int_[0])} and {told(space.int_[1])} cannot be shared by {world_size} processes"
+        message = f"values between {in_yaml(space.int_[0])} and {in_yaml(space.int_[1])} cannot be shared by {world_size} processes"
         yield Violation(path, "tune.value", message, f"set step to {world_size}, or give choices")
 
 
@@ -106,9 +109,9 @@ def conditions_fit(tune: Tune | None) -> Iterator[Violation]:
             path: Path = ("tune", "space", name, "when", other)
             if other == name or other not in tune.space:
                 others = [key for key in tune.space if key != name]
-                yield Violation(path, "tune.unknown_param", f"{told(other)} is no other parameter of the space", nearest(other, others))
+                yield Violation(path, "tune.unknown_param", f"{in_yaml(other)} is no other parameter of the space", nearest(other, others))
             elif not can_be(tune.space[other], value):
-                yield Violation(path, "tune.condition", f"{other} is never {told(value)}", "name one of its values")
+                yield Violation(path, "tune.condition", f"{other} is never {in_yaml(value)}", "name one of its values")
     circle = sorted(set(tune.space) - set(tune.in_order()))
     if circle:
         message = f"conditions go in a circle among {', '.join(circle)}"
@@ -164,5 +167,5 @@ def objective_exists(tune: Tune | None, evaluate: Evaluate) -> Iterator[Violatio
     if tune is None or tune.objective == VALIDATION_LOSS or evaluate.is_metric(tune.objective):
         return
     known = [VALIDATION_LOSS, *metrics_of(evaluate.task), *evaluate.metrics]
-    message = f"the task {evaluate.task} has no metric {told(tune.objective)}"
+    message = f"the task {evaluate.task} has no metric {in_yaml(tune.objective)}"
     yield Violation(("tune", "objective"), "metric.unknown", message, nearest(tune.objective, known))

@@ -9,7 +9,7 @@ from training.spec.descriptors.families import FAMILIES
 from training.spec.reader.problems import nearest
 from training.spec.reader.yaml import Path
 from training.spec.rules.rule_problems import Violation
-from training.spec.scalar_types import told
+from training.spec.scalar_types import in_yaml
 from training.spec.sections.data import Data
 from training.spec.sections.evaluation import Evaluate
 from training.spec.sections.train import Train
@@ -52,7 +52,7 @@ def class_weights_name_classes(data: Data, train: Train, evaluate: Evaluate) -> 
         return
     for name in train.class_weight:
         if not name.isdecimal() or (evaluate.task == "binary" and name not in ("0", "1")):
-            message = f"{told(name)} is not a class of a label that is a number"
+            message = f"{in_yaml(name)} is not a class of a label that is a number"
             hint = "write the classes as '0' and '1'" if evaluate.task == "binary" else "write the classes as '0', '1', '2'"
             yield Violation((*CLASS_WEIGHT, name), "class_weight.unknown", message, hint)
 

@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo
 from training.contracts import MAX_CLOCK_SKEW
 from training.errors import Problem, SpecError
 from training.spec.rules.rule_problems import Violation
-from training.spec.scalar_types import told
+from training.spec.scalar_types import in_yaml
 from training.spec.schedule.partitions import Partition, partitions_until
 
 if TYPE_CHECKING:
@@ -59,19 +59,23 @@ def _cron_fault(schedule: str) -> tuple[str, str, str] | None:
     hint = 'minute, hour, day of month, month, day of week: "0 2 * * *" is every night at two'
     num_fields = len(schedule.split())
     if num_fields != 5:
-        return invalid, f"{told(schedule)} has {num_fields} field{'s' * (num_fields != 1)}, cron has 5", hint
+        return invalid, f"{in_yaml(schedule)} has {num_fields} field{'s' * (num_fields != 1)}, cron has 5", hint
     # croniter also knows hashed and random fields (H, R), which mean another time in every process.
     strange = [word for word in re.findall(r"[a-z]+", schedule.lower()) if word not in _WORDS]
     if strange:
-        return invalid, f"{told(schedule)} is not a cron line: {strange[0]} is not a month or day", hint
+        return invalid, f"{in_yaml(schedule)} is not a cron line: {strange[0]} is not a month or day", hint
     try:
         following = croniter(schedule, LONGEST_WAIT_FROM).get_next(datetime)
     except CroniterBadDateError:
-        return "schedule.never", f"{told(schedule)} never occurs", "no month has that day"
+        return "schedule.never", f"{in_yaml(schedule)} never occurs", "no month has that day"
     except (CroniterBadCronError, ValueError, KeyError) as err:
-        return invalid, f"{told(schedule)} is not a cron line: {err}", hint
+        return invalid, f"{in_yaml(schedule)} is not a cron line: {err}", hint
     if following - LONGEST_WAIT_FROM > MAX_GAP:
-        return "schedule.never", f"{told(schedule)} does not occur within {MAX_GAP.days} days", "leave `schedule` out and start it by hand"
+        return (
+            "schedule.never",
+            f"{in_yaml(schedule)} does not occur within {MAX_GAP.days} days",
+            "leave `schedule` out and start it by hand",
+        )
     return None
 
 
@@ -130,16 +134,16 @@ def parse_as_of(text: str, timezone: str) -> datetime:
     except ValueError:
         instant = None
     if instant is None:
-        raise _refused(f"{told(text)} is not a time", hint)
+        raise _refused(f"{in_yaml(text)} is not a time", hint)
     if _DATE.fullmatch(text):
         instant = _midnight(instant.date(), ZoneInfo(timezone))
     if instant.utcoffset() is None:
-        raise _refused(f"{told(text)} has no offset from UTC", hint)
+        raise _refused(f"{in_yaml(text)} has no offset from UTC", hint)
     if not 1970 < instant.year < 2100:
-        raise _refused(f"{told(text)} is not between 1971 and 2099", hint)
+        raise _refused(f"{in_yaml(text)} is not between 1971 and 2099", hint)
     if not _AS_OF.fullmatch(text):
         # `fromisoformat` also takes week dates and dates without dashes, and the form of a trigger does not.
-        raise _refused(f"{told(text)} is not a time in this form", hint)
+        raise _refused(f"{in_yaml(text)} is not a time in this form", hint)
     return instant.astimezone(UTC)
 
 

@@ -25,8 +25,8 @@ from training.spec.scalar_types import (
     Setting,
     SourceName,
     Suite,
+    in_yaml,
     refusal,
-    told,
 )
 from training.spec.schedule.partitions import Grain, grain_of
 from training.spec.sections.windows import Window
@@ -140,7 +140,7 @@ class Table(Section):
         listed = ", ".join(f"'{name}'" for name in known[:-1]) + f" or '{known[-1]}'"
         close = nearest(value, known)
         hint = close if close.startswith("did you mean") else "other kinds need an installed distribution that adds them"
-        raise refusal("field.choice", f"must be {listed}, got {told(value)}", hint=hint)
+        raise refusal("field.choice", f"must be {listed}, got {in_yaml(value)}", hint=hint)
 
     @field_validator("uri", mode="after")
     @classmethod
@@ -150,7 +150,7 @@ class Table(Section):
             return value
         if value is None:
             raise refusal("field.missing", "the key uri is missing")
-        raise refusal("field.conflict", f"a source of kind {info.data['kind']} has no uri, got {told(value)}", hint="remove it")
+        raise refusal("field.conflict", f"a source of kind {info.data['kind']} has no uri, got {in_yaml(value)}", hint="remove it")
 
     @field_validator("settings", mode="after")
     @classmethod

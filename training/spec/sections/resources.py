@@ -9,7 +9,7 @@ from pydantic import Field
 
 from training.spec.reader.yaml import Path
 from training.spec.rules.rule_problems import Violation
-from training.spec.scalar_types import Bytes, Section, told
+from training.spec.scalar_types import Bytes, Section, in_yaml
 from training.spec.sections.promotion import Promote
 from training.spec.sections.tuning import Tune
 from training.stage_table import TABLE, TRAININGS, Place
@@ -35,7 +35,7 @@ def resources_fit(resources: Mapping[str, StageResources], tune: Tune | None, pr
             message = f"{stage} is sized by train.placement"
             yield Violation(path, "resources.twice", message, "write cpus and memory under train.placement: trials have the same")
         elif stage not in SIZED:
-            yield Violation(path, "stage.unknown", f"there is no stage {told(stage)}", f"one of {', '.join(SIZED)}")
+            yield Violation(path, "stage.unknown", f"there is no stage {in_yaml(stage)}", f"one of {', '.join(SIZED)}")
         elif (section := TABLE[stage].section) in absent:
             yield Violation(path, "stage.unknown", f"this pipeline has no stage {stage}", f"add the section {section}, or remove the entry")
         elif asked.cpus is None and asked.memory is None:

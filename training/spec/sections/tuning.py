@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from training.spec.scalar_types import Line, PositiveDuration, Scalar, Section, refusal, told
+from training.spec.scalar_types import Line, PositiveDuration, Scalar, Section, in_yaml, refusal
 
 
 class SearchSpace(Section):
@@ -38,13 +38,13 @@ class SearchSpace(Section):
             return self
         low, high = self.bounds
         if low > high:
-            raise refusal("tune.space", f"low ({told(low)}) is above high ({told(high)})", hint="write [low, high]")
+            raise refusal("tune.space", f"low ({in_yaml(low)}) is above high ({in_yaml(high)})", hint="write [low, high]")
         if self.log and low <= 0:
-            raise refusal("tune.space", f"low must be above zero where log is true, got {told(low)}")
+            raise refusal("tune.space", f"low must be above zero where log is true, got {in_yaml(low)}")
         if self.log and self.step is not None:
             raise refusal("tune.space", "log and step do not go together", hint="keep one of the two")
         if self.int_ is not None and self.step is not None and self.step != int(self.step):
-            raise refusal("tune.space", f"the step of an int must be a whole number, got {told(self.step)}")
+            raise refusal("tune.space", f"the step of an int must be a whole number, got {in_yaml(self.step)}")
         return self
 
     @property

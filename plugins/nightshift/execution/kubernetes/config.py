@@ -15,7 +15,7 @@ from training.installation import Variable
 from training.spec import PipelineSpec
 from training.spec.reader.problems import in_order, problem_at, problems_of
 from training.spec.reader.yaml import Document, read_document
-from training.spec.scalar_types import Bytes, Line, PositiveDuration, Section, refusal, told
+from training.spec.scalar_types import Bytes, Line, PositiveDuration, Section, in_yaml, refusal
 from training.stage_table import ALL_STAGES, TABLE
 
 VARIABLE: Final = "NIGHTSHIFT_KUBERNETES"
@@ -34,7 +34,7 @@ DIGEST: Final = re.compile(r".+@(sha256:[0-9a-f]{64})")
 def _label(value: str) -> str:
     # RFC 1123: what Kubernetes takes as the name of a namespace, a Secret or a ServiceAccount.
     if not re.fullmatch(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", value):
-        raise refusal("name.invalid", f"{told(value)} is not a name in Kubernetes", hint="lower-case letters, digits, '-' and '.'")
+        raise refusal("name.invalid", f"{in_yaml(value)} is not a name in Kubernetes", hint="lower-case letters, digits, '-' and '.'")
     return value
 
 
@@ -172,13 +172,15 @@ def check_placement(spec: PipelineSpec, cluster: Cluster) -> None:
     for key, names in (("accelerator", cluster.accelerators), ("topology", cluster.topologies), ("priority", cluster.priorities)):
         name = getattr(placement, key)
         if name is not None and name not in names:
-            message = f"this cluster has no {key} {told(name)}"
+            message = f"this cluster has no {key} {in_yaml(name)}"
             hint = f"known here: {', '.join(sorted(names)) or 'none'}; {VARIABLE} names the file that says so"
             problems.append(Problem(code="placement.unknown", field=f"train.placement.{key}", message=message, hint=hint))
     if cluster.queues and cluster.queue_of(spec.owner) is None:
         # Without the queue's label, its pods would use the teams' nodes outside of every quota.
         hint = f"add it, or `{ANY_STAGE}`, to `queues:` of the file of {VARIABLE}; known there: {', '.join(sorted(cluster.queues))}"
-        problems.append(Problem(code="placement.unknown", field="owner", message=f"no queue for the owner {told(spec.owner)}", hint=hint))
+        problems.append(
+            Problem(code="placement.unknown", field="owner", message=f"no queue for the owner {in_yaml(spec.owner)}", hint=hint)
+        )
     if problems:
         raise SpecError(spec.name, problems)
 
@@ -226,7 +228,7 @@ def _broken_rules(cluster: Cluster, document: Document) -> list[Problem]:
         for name in getattr(cluster, section):
             if name not in (*ALL_STAGES, others):
                 hint = f"one of {', '.join(ALL_STAGES)}, {others}"
-                found.append(problem_at(document, (section, name), "stage.unknown", f"there is no stage {told(name)}", hint=hint))
+                found.append(problem_at(document, (section, name), "stage.unknown", f"there is no stage {in_yaml(name)}", hint=hint))
     for name in cluster.environment:
         if SECRET_NAME.fullmatch(name):
             message = f"{name} looks like a secret; this file is none"

@@ -16,7 +16,7 @@ from airflow.providers.slack.notifications.slack import SlackNotifier
 from airflow.providers.smtp.notifications.smtp import SmtpNotifier
 from airflow.sdk.log import mask_secret, redact
 
-from nightshift.airflow_ext.alerts import announce, deadline_missed, redacted, run_succeeded, send, signed, task_failed, told
+from nightshift.airflow_ext.alerts import announce, deadline_missed, event_text, redacted, run_succeeded, send, signed, task_failed
 from training.spec.pipeline_spec import Alerts, Email, Slack
 
 CONTEXT = {
@@ -124,7 +124,7 @@ def test_secret_that_airflow_knows_is_absent_from_webhook_log_and_message(
     send(event, "${ALERTS_URI}")
     assert posted == [{"event": "failure", "pipeline": "p", "reason": "login with *** failed"}]
     assert "7f3a" not in caplog.text
-    assert told(event) == "Nightshift: failure, p\nlogin with *** failed"
+    assert event_text(event) == "Nightshift: failure, p\nlogin with *** failed"
 
 
 def test_airflow_alone_keeps_secrets_of_the_environment_and_passwords_in_urls(monkeypatch: pytest.MonkeyPatch) -> None:

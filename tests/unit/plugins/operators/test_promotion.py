@@ -44,7 +44,7 @@ class Outlets(defaultdict[Any, Any]):
 
 
 @pytest.fixture
-def told(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+def in_yaml(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     events: list[dict[str, Any]] = []
     monkeypatch.setattr(promotion, "announce", lambda event, alerts, unlogged: events.append(dict(event)))
     return events

@@ -22,7 +22,7 @@ from training.registry.ledger.decisions import answer_request, former_champions,
 from training.registry.ledger.ledger import AliasHolder, Ledger
 from training.registry.ledger.retention import LedgerRoots
 from training.registry.ledger.semver import Recipe, semantic_version
-from training.registry.mlflow.aliases import ALIASES, KEPT
+from training.registry.mlflow.alias_differences import ALIASES, KEPT
 from training.registry.mlflow.mirror import differences, mirror
 from training.registry.mlflow.repair import repair_models
 from training.registry.mlflow.restoring import Origin, registration_now

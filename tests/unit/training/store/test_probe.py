@@ -28,7 +28,7 @@ class LooksThenWrites(Bucket):
 
 
 @pytest.mark.parametrize(
-    ("kind", "said"), [(IgnoresTheCondition, "the condition is ignored"), (LooksThenWrites, "were told that they won")]
+    ("kind", "said"), [(IgnoresTheCondition, "the condition is ignored"), (LooksThenWrites, "got the answer that they won")]
 )
 def test_a_storage_without_conditional_create_is_found_out(tmp_path: Path, kind: type[Bucket], said: str) -> None:
     found = [problem for _, problem in problems_of(kind(str(tmp_path))) if problem]
