@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.training.store.s3_proxy import FaultProxy
-from training.store import Store, bucket, s3
+from training.store import Store, bucket
+from training.store import open_bucket as opening
 
 KEYS = {"AWS_ACCESS_KEY_ID": "tests", "AWS_SECRET_ACCESS_KEY": "tests", "AWS_REGION": "us-east-1"}
 
@@ -39,9 +40,9 @@ def proxy(s3_port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultProxy]
         monkeypatch.delenv(name)
     for name, value in {**KEYS, "AWS_ENDPOINT_URL": made.url}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(s3, "READ_TIMEOUT", timedelta(seconds=0.5))
-    monkeypatch.setattr(s3, "REQUEST_TIMEOUT", timedelta(seconds=10))
-    monkeypatch.setattr(s3, "FIRST_WAIT", timedelta(milliseconds=10))
+    monkeypatch.setattr(opening, "READ_TIMEOUT", timedelta(seconds=0.5))
+    monkeypatch.setattr(opening, "REQUEST_TIMEOUT", timedelta(seconds=10))
+    monkeypatch.setattr(opening, "FIRST_WAIT", timedelta(milliseconds=10))
     monkeypatch.setattr(bucket, "CONFLICT_WAIT_SECONDS", 0.01)
     yield made
     made.close()

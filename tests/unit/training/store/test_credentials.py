@@ -10,7 +10,8 @@ import pytest
 
 from training.errors import DeniedError, NightshiftError, SpecError
 from training.sources.listing import list_source
-from training.store import Store, s3
+from training.store import Store
+from training.store import open_bucket as opening
 from training.store.credentials import CONFIGURED, EMULATOR, IDENTITY
 
 ACCOUNT = {"AZURE_STORAGE_ACCOUNT_NAME": "acme"}
@@ -29,7 +30,7 @@ def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """The options of each client that was made."""
     made: list[dict[str, Any]] = []
-    monkeypatch.setattr(s3, "from_url", lambda uri, **options: made.append(options))
+    monkeypatch.setattr(opening, "from_url", lambda uri, **options: made.append(options))
     return made
 
 
@@ -37,7 +38,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 def test_without_keys_a_bucket_is_refused_before_a_client_can_ask_the_metadata_service(uri: str, opened: list[dict[str, Any]]) -> None:
     for environ in (ACCOUNT, {**ACCOUNT, "AWS_SKIP_SIGNATURE": "true", "AWS_ACCESS_KEY_ID": "AKIA", "AZURE_CLIENT_ID": "x"}):
         with pytest.raises(DeniedError) as caught:
-            s3.open_bucket(uri, environ)
+            opening.open_bucket(uri, environ)
         assert caught.value.code == "storage.identity"
         assert IDENTITY.name in caught.value.hint
     assert opened == []
@@ -46,7 +47,7 @@ def test_without_keys_a_bucket_is_refused_before_a_client_can_ask_the_metadata_s
 @pytest.mark.parametrize("uri", BUCKETS)
 def test_an_operator_may_allow_the_machines_identity_and_requests_without_a_signature(uri: str, opened: list[dict[str, Any]]) -> None:
     for allowed in ("metadata", "anonymous", "anonymous, metadata"):
-        s3.open_bucket(uri, {**ACCOUNT, IDENTITY.name: allowed})
+        opening.open_bucket(uri, {**ACCOUNT, IDENTITY.name: allowed})
     assert [options.get("skip_signature") for options in opened] == [None, True, None]
 
 
@@ -54,7 +55,7 @@ def test_keys_and_token_files_need_no_leave(opened: list[dict[str, Any]]) -> Non
     uris = dict(zip(("s3", "gs", "az"), BUCKETS, strict=True))
     for scheme, identities in CONFIGURED.items():
         for names in identities:
-            s3.open_bucket(uris[scheme], {**ACCOUNT, **dict.fromkeys(names, "x"), IDENTITY.name: "anonymous"})
+            opening.open_bucket(uris[scheme], {**ACCOUNT, **dict.fromkeys(names, "x"), IDENTITY.name: "anonymous"})
     assert not any("skip_signature" in options for options in opened)
     assert len(opened) == sum(map(len, CONFIGURED.values()))
 
@@ -63,7 +64,7 @@ def test_a_persons_own_login_to_google_counts(tmp_path: Path, opened: list[dict[
     login = tmp_path / ".config" / "gcloud" / "application_default_credentials.json"
     login.parent.mkdir(parents=True)
     login.write_text("{}")
-    s3.open_bucket("gs://bucket/x", {})
+    opening.open_bucket("gs://bucket/x", {})
     assert len(opened) == 1
 
 
@@ -74,11 +75,11 @@ def test_a_container_without_an_account_is_an_error_that_names_the_variable(open
 
 
 def test_the_emulator_needs_no_account(opened: list[dict[str, Any]]) -> None:
-    s3.open_bucket("az://container/x", {EMULATOR.name: "true"})
+    opening.open_bucket("az://container/x", {EMULATOR.name: "true"})
     assert len(opened) == 1
 
 
 def test_an_identity_that_is_none_is_refused_without_showing_it() -> None:
     with pytest.raises(SpecError, match=r"NIGHTSHIFT_CLOUD_IDENTITY: \[settings\.identity\] has what is no identity") as caught:
-        s3.open_bucket("s3://bucket/x", {IDENTITY.name: "metadata,swordfish"})
+        opening.open_bucket("s3://bucket/x", {IDENTITY.name: "metadata,swordfish"})
     assert "swordfish" not in str(caught.value)

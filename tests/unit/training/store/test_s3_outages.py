@@ -12,7 +12,8 @@ import pytest
 from tests.unit.training.store.s3_proxy import FaultProxy, answers
 from training.errors import DataError, DeniedError, LeaseLostError, UnavailableError
 from training.sources.listing import list_source
-from training.store import Bucket, Store, bucket, s3
+from training.store import Bucket, Store, bucket
+from training.store import open_bucket as opening
 from training.store.leases import Lease
 
 KEYS = {"AWS_ACCESS_KEY_ID": "tests", "AWS_SECRET_ACCESS_KEY": "tests"}
@@ -29,7 +30,7 @@ def outage_after_the_write(proxy: FaultProxy) -> Callable[[str, str], bool]:
 
 
 def test_a_storage_that_is_down_is_unavailable_and_named(proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(s3, "MAX_RETRIES", 2)
+    monkeypatch.setattr(opening, "MAX_RETRIES", 2)
     store = Store("s3://nightshift/down")
     proxy.down = True
     with pytest.raises(UnavailableError, match=r"could not read s3://nightshift/down/x: .*127.0.0.1") as caught:
@@ -47,8 +48,8 @@ def test_a_bucket_in_another_region_is_a_fault_that_says_what_to_set(s3_store: S
 
 def test_a_storage_that_is_away_for_two_minutes_costs_nothing_and_fails_within_seven(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[dict[str, Any]] = []
-    monkeypatch.setattr(s3, "from_url", lambda uri, **options: asked.append(options["retry_config"]))
-    s3.open_bucket("s3://b/p", KEYS)
+    monkeypatch.setattr(opening, "from_url", lambda uri, **options: asked.append(options["retry_config"]))
+    opening.open_bucket("s3://b/p", KEYS)
     retries, chance = asked[0], random.Random(7)  # noqa: S311 - the same draws in every run
     first, longest, growth = (retries["backoff"][name] for name in ("init_backoff", "max_backoff", "base"))
 
@@ -60,15 +61,15 @@ def test_a_storage_that_is_away_for_two_minutes_costs_nothing_and_fails_within_s
 
     assert min(total() for _ in range(20)) > retries["retry_timeout"].total_seconds(), "time decides, not the number of retries"
     assert retries["retry_timeout"] > timedelta(minutes=2) + longest
-    assert bucket.CREATE_SECONDS > 2 * (s3.READ_TIMEOUT + bucket.CREATE_ATTEMPTS * timedelta(seconds=0.2)).total_seconds()
-    assert retries["retry_timeout"] + s3.READ_TIMEOUT + longest + timedelta(seconds=bucket.CREATE_SECONDS) < timedelta(minutes=7)
+    assert bucket.CREATE_SECONDS > 2 * (opening.READ_TIMEOUT + bucket.CREATE_ATTEMPTS * timedelta(seconds=0.2)).total_seconds()
+    assert retries["retry_timeout"] + opening.READ_TIMEOUT + longest + timedelta(seconds=bucket.CREATE_SECONDS) < timedelta(minutes=7)
 
 
 @pytest.mark.slow
 def test_a_storage_that_refuses_sixty_times_in_a_row_and_comes_back_costs_nothing(
     proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(s3, "LONGEST_WAIT", timedelta(milliseconds=20))
+    monkeypatch.setattr(opening, "LONGEST_WAIT", timedelta(milliseconds=20))
     store = Store("s3://nightshift/refuses-sixty-times")
     proxy.answer = answers(*[(503, "SlowDown")] * 60)
     assert store.ref("r").move({"writer": "me"}, expected=0)
@@ -82,7 +83,7 @@ def test_a_storage_that_refuses_sixty_times_in_a_row_and_comes_back_costs_nothin
 def test_a_lease_knows_its_own_record_that_was_applied_before_an_outage(
     proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch, then: str
 ) -> None:
-    monkeypatch.setattr(s3, "MAX_RETRIES", 1)
+    monkeypatch.setattr(opening, "MAX_RETRIES", 1)
     monkeypatch.setattr(bucket, "CREATE_ATTEMPTS", 2)
     store = Store("s3://nightshift/applied-" + then.replace(" ", "-"))
     work_folder = store.work_folder("p", "train", "f" * 64)
@@ -101,7 +102,7 @@ def test_a_lease_knows_its_own_record_that_was_applied_before_an_outage(
 
 
 def test_a_lease_that_was_taken_over_after_its_own_applied_record_is_lost(proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(s3, "MAX_RETRIES", 1)
+    monkeypatch.setattr(opening, "MAX_RETRIES", 1)
     monkeypatch.setattr(bucket, "CREATE_ATTEMPTS", 2)
     store = Store("s3://nightshift/applied-and-taken-over")
     work_folder = store.work_folder("p", "train", "f" * 64)
@@ -118,7 +119,7 @@ def test_a_lease_that_was_taken_over_after_its_own_applied_record_is_lost(proxy:
 
 
 def test_a_storage_without_a_listening_server_is_unavailable(proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(s3, "MAX_RETRIES", 2)
+    monkeypatch.setattr(opening, "MAX_RETRIES", 2)
     store = Store("s3://nightshift/down")
     proxy.close()
     with pytest.raises(UnavailableError, match=r"could not create s3://nightshift/down/x"):
@@ -126,9 +127,9 @@ def test_a_storage_without_a_listening_server_is_unavailable(proxy: FaultProxy, 
 
 
 def test_a_storage_that_refuses_without_end_is_given_up_after_the_retry_timeout(proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(s3, "MAX_RETRIES", 10**6)
-    monkeypatch.setattr(s3, "LONGEST_WAIT", timedelta(milliseconds=50))
-    monkeypatch.setattr(bucket, "open_bucket", partial(s3.open_bucket, retry_timeout=timedelta(seconds=0.5)))
+    monkeypatch.setattr(opening, "MAX_RETRIES", 10**6)
+    monkeypatch.setattr(opening, "LONGEST_WAIT", timedelta(milliseconds=50))
+    monkeypatch.setattr(bucket, "open_bucket", partial(opening.open_bucket, retry_timeout=timedelta(seconds=0.5)))
     proxy.slow_down_share = 1.0
     with pytest.raises(UnavailableError, match="503 Service Unavailable: SlowDown: as the test says") as caught:
         Store("s3://nightshift/busy").bucket.get("x")
@@ -180,8 +181,8 @@ def test_a_bucket_that_is_not_there_is_an_error_that_says_so_and_not_an_empty_st
 
 def test_plain_http_is_spoken_only_to_an_endpoint_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[dict[str, Any]] = []
-    monkeypatch.setattr(s3, "from_url", lambda uri, **options: asked.append(options["client_options"]))
-    s3.open_bucket("s3://b/p", KEYS)
-    s3.open_bucket("s3://b/p", KEYS | {"AWS_ENDPOINT_URL": "https://s3.example.com"})
-    s3.open_bucket("s3://b/p", KEYS | {"AWS_ENDPOINT_URL": "http://127.0.0.1:9000"})
+    monkeypatch.setattr(opening, "from_url", lambda uri, **options: asked.append(options["client_options"]))
+    opening.open_bucket("s3://b/p", KEYS)
+    opening.open_bucket("s3://b/p", KEYS | {"AWS_ENDPOINT_URL": "https://s3.example.com"})
+    opening.open_bucket("s3://b/p", KEYS | {"AWS_ENDPOINT_URL": "http://127.0.0.1:9000"})
     assert [options.get("allow_http", False) for options in asked] == [False, False, True]

@@ -11,7 +11,8 @@ import pytest
 from tests.unit.training.store.s3_proxy import FaultProxy, answers
 from training.errors import DataError, UnavailableError
 from training.sources.listing import list_source, read_source
-from training.store import Store, bucket, s3
+from training.store import Store, bucket
+from training.store import open_bucket as opening
 
 
 @pytest.mark.slow
@@ -42,7 +43,7 @@ def test_a_body_that_breaks_off_ends_in_the_right_bytes(s3_store: Store, proxy: 
 def test_a_body_that_breaks_off_again_and_again_is_unavailable_and_leaves_no_file(
     proxy: FaultProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(s3, "MAX_RETRIES", 2)
+    monkeypatch.setattr(opening, "MAX_RETRIES", 2)
     store = Store("s3://nightshift/breaks")
     digest = store.objects.put_bytes(os.urandom(300_000))
     proxy.break_bodies = 100
@@ -62,9 +63,9 @@ def test_a_body_that_is_slow_and_steady_is_read_at_once(s3_store: Store, proxy: 
 def test_an_object_that_takes_longer_than_a_request_may_is_read_in_ranges(
     proxy: FaultProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(s3, "REQUEST_TIMEOUT", timedelta(seconds=1))
+    monkeypatch.setattr(opening, "REQUEST_TIMEOUT", timedelta(seconds=1))
     monkeypatch.setattr(bucket, "RANGE_BYTES", 32_000)
-    monkeypatch.setattr(bucket, "open_bucket", partial(s3.open_bucket, retry_timeout=timedelta(seconds=0.5)))
+    monkeypatch.setattr(bucket, "open_bucket", partial(opening.open_bucket, retry_timeout=timedelta(seconds=0.5)))
     store = Store("s3://nightshift/ranges")
     digest = store.objects.put_bytes(content := os.urandom(200_001))
     proxy.slice_bytes, proxy.pause_seconds = 10_000, 0.08
@@ -120,8 +121,8 @@ def test_a_file_of_very_many_parts_goes_up_in_larger_ones(
     monkeypatch.setattr(bucket, "MULTIPART_BYTES", 6 * 2**20)
     monkeypatch.setattr(bucket, "MAX_PARTS", 2)
     # A busy machine may take seconds for 6 MiB, and a request without an answer would be sent again.
-    monkeypatch.setattr(s3, "READ_TIMEOUT", timedelta(seconds=60))
-    monkeypatch.setattr(s3, "REQUEST_TIMEOUT", timedelta(seconds=60))
+    monkeypatch.setattr(opening, "READ_TIMEOUT", timedelta(seconds=60))
+    monkeypatch.setattr(opening, "REQUEST_TIMEOUT", timedelta(seconds=60))
     patient = Store(s3_store.root_uri)
     path = tmp_path / "large"
     path.write_bytes(os.urandom(12 * 2**20 + 1))
@@ -150,7 +151,7 @@ def test_an_upload_that_breaks_off_is_unavailable_and_leaves_nothing_to_be_seen(
     s3_store: Store, proxy: FaultProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bucket, "MULTIPART_BYTES", 6 * 2**20)
-    monkeypatch.setattr(s3, "MAX_RETRIES", 0)
+    monkeypatch.setattr(opening, "MAX_RETRIES", 0)
     broken = Store(s3_store.root_uri)
     path = tmp_path / "large"
     path.write_bytes(os.urandom(12 * 2**20))
