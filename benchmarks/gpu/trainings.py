@@ -6,7 +6,7 @@ import functools
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -59,7 +59,7 @@ class TimedLoader(Loader):
 
     wait_seconds = 0.0
 
-    def batches(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:
+    def batches(self, epoch: int, start_step: int = 0) -> Generator[Batch]:
         found = super().batches(epoch, start_step)
         while True:
             started_at = time.perf_counter()

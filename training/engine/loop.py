@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import Final
 
@@ -136,12 +136,14 @@ class Loop:
         self._gang.wait_for_all()
         self._throughput.begin()
         first = progress.step - progress.epoch * parts.loader.steps_per_epoch
-        batches = parts.loader.batches(progress.epoch, first)
-        for watcher in parts.watchers:
-            batches = watcher.batches(batches)
-        for number, batch in enumerate(batches, start=first):
-            self._step(cut(batch, parts.loader.num_micro_batches(number)), parts.loader.batch_weight(progress.epoch, number))
-            self._between_steps()
+        # The collector would end the loader's thread in any thread, also in one that starts and holds a lock which that end needs.
+        with closing(parts.loader.batches(progress.epoch, first)) as loaded:
+            batches: Iterator[Batch] = loaded
+            for watcher in parts.watchers:
+                batches = watcher.batches(batches)
+            for number, batch in enumerate(batches, start=first):
+                self._step(cut(batch, parts.loader.num_micro_batches(number)), parts.loader.batch_weight(progress.epoch, number))
+                self._between_steps()
         self._finish_epoch()
 
     def _between_steps(self) -> None:
@@ -232,7 +234,8 @@ class Loop:
         parts = self._parts
         if parts.validation is None or parts.validation.num_units == 0:
             return self.progress.epoch_loss / parts.loader.total_weight
-        return self._strategy.summed_loss(parts.validation.batches(0), parts.loss) / parts.validation.total_weight
+        with closing(parts.validation.batches(0)) as batches:
+            return self._strategy.summed_loss(batches, parts.loss) / parts.validation.total_weight
 
     def _watch(self, *, is_kept: bool) -> None:
         """Let the watchers look at the state of a whole step: before it is saved, or kept as the best."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
@@ -191,8 +191,11 @@ class Loader:
         largest_share = -(-self.num_global_units(step) // self._world_size)
         return max(1, -(-largest_share // self._units_per_micro_batch))
 
-    def batches(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:
-        """Yield this rank's share of the epoch's global batches from `start_step` on, a few ahead gathered in a thread."""
+    def batches(self, epoch: int, start_step: int = 0) -> Generator[Batch]:
+        """Yield this rank's share of the epoch's global batches from `start_step` on, a few ahead gathered in a thread.
+
+        Close it where it is not read to its end: that ends the thread.
+        """
         order = self._order(epoch)
         steps = iter(range(start_step, self.steps_per_epoch))
         ahead: deque[Future[Batch]] = deque()

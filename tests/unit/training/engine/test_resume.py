@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,15 @@ def stopped(bench: LoopBench, kind: str, step: int, **changes: Any) -> Loop:
 
 
 @pytest.mark.slow
+def test_a_training_that_is_stopped_has_ended_its_loaders_thread(bench: LoopBench) -> None:
+    loop = stop_after(bench.loop(Line()), 2)
+    with pytest.raises(PreemptedError) as caught:
+        loop.train()
+    # The error's traceback holds the frames of the loop: nothing of them was collected.
+    assert caught.value.__traceback__ is not None
+    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("loader")] == []
+
+
 @pytest.mark.parametrize("step", [1, 4, 6, 11, 12])
 def test_training_stopped_after_a_step_ends_in_the_same_bits_when_resumed(bench: LoopBench, tmp_path: Path, kind: str, step: int) -> None:
     stopped(bench, kind, step)

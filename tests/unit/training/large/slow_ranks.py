@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,7 +62,7 @@ class Seen:
 class LateLoader(Loader):
     """Whose disk is slow."""
 
-    def batches(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:
+    def batches(self, epoch: int, start_step: int = 0) -> Generator[Batch]:
         for batch in super().batches(epoch, start_step):
             time.sleep(PAUSE_SECONDS)
             yield batch
