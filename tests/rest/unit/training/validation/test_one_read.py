@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 from tests.unit.training.validation.damaged_snapshots import DAMAGES, SUITE, TYPES, open_views, rules
+from training.data.snapshot import parquet_parts
 from training.validation import snapshot_view
 from training.validation.all_checks import validate_snapshot
 from training.validation.results import Findings
@@ -75,7 +76,8 @@ def test_findings_are_those_of_whole_tables(tmp_path: Path, damage: str) -> None
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", ["sound", "damaged_values"])
 def test_chunks_of_a_few_rows_and_one_column_give_the_same_findings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str) -> None:
-    monkeypatch.setattr(snapshot_view, "CHUNK_ROWS", 37)
+    for module in (parquet_parts, snapshot_view):
+        monkeypatch.setattr(module, "CHUNK_ROWS", 37)
     monkeypatch.setattr(snapshot_view, "GROUP_BYTES", 1)
     sources, findings = counted(tmp_path, damage)
     assert_recorded(findings, damage)
