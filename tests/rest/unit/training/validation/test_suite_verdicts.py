@@ -12,6 +12,7 @@ import pytest
 
 from tests.unit.training.validation.generated_suites import expectations, table
 from tests.unit.training.validation.judged_tables import judged, judged_by_great_expectations, view_of
+from training.data.snapshot import parquet_parts
 from training.errors import SpecError
 from training.validation import snapshot_view
 from training.validation.columns import values as value_columns
@@ -29,7 +30,8 @@ def assert_equal(found: list[CheckResult], expected: list[CheckResult], suite: l
 
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a few rows be many: chunks and histograms that must be divided."""
-    monkeypatch.setattr(snapshot_view, "CHUNK_ROWS", 7)
+    for module in (parquet_parts, snapshot_view):
+        monkeypatch.setattr(module, "CHUNK_ROWS", 7)
     monkeypatch.setattr("training.validation.columns.histogram.MAX_BINS", 8)
     monkeypatch.setattr(value_columns, "MAX_HELD", 12)
 
