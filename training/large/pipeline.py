@@ -22,6 +22,7 @@ from training.engine.parallel.gang import Gang
 from training.engine.parallel.strategy import SumLoss
 from training.engine.precision import autocast
 from training.large.clipping import clip_divided_gradients
+from training.large.divided_model import DividedModel
 from training.large.mesh import DATA, PIPELINE, mesh_of
 from training.large.module_buffers import saved_buffers, take_from_first
 from training.large.pipeline_cut import ComputedOutput, Cut, names_of_stages, shared_gpus
@@ -35,70 +36,28 @@ BUCKET_ITEMS: Final = 6_553_600
 ScheduleName = Literal["gpipe", "1f1b"]
 
 
-class PipelinedModel:
+class PipelinedModel(DividedModel):
     """The strategy of `pipeline`: each process trains and saves one stage; those of one pipeline are one data rank."""
 
     def __init__(self, gang: Gang, layout: Layout, *, cut: Cut, schedule: ScheduleName = "1f1b", precision: str = "fp32") -> None:
         if layout.shard > 1 or layout.tensor > 1:
             raise ValueError(f"the layout {layout.words()} divides the layers of a stage, which is not supported")
-        self._gang = gang
-        self._layout = layout
+        super().__init__(gang, layout, precision=precision)
         self._cut = cut
         self._schedule_name = schedule
-        self._precision = precision
         self._stage_number = self.stage_number(gang.rank)
-        self._module: nn.Module = nn.Identity()
-        self._parameters: dict[str, nn.Parameter] = {}
         self._names: list[list[str]] = []
         self._shapes: dict[str, tuple[torch.Size, torch.dtype]] = {}
         self._passed: Passed | None = None
         self._schedule: PipelineScheduleSingle | None = None
         self._num_rows = 1
 
-    @property
-    def gang(self) -> Gang:
-        return self._gang
-
-    @property
-    def precision(self) -> str:
-        return self._precision
-
-    @property
-    def data_rank(self) -> int:
-        return self._layout.data_rank(self._gang.rank)
-
-    @property
-    def num_data_ranks(self) -> int:
-        return self._layout.num_data_ranks
-
-    def part(self, rank: int) -> int:
-        return self._layout.part(rank)
-
     def stage_number(self, rank: int) -> int:
         return rank // self._layout.data
 
     @property
-    def saves(self) -> bool:
-        return True
-
-    @property
-    def is_sharded(self) -> bool:
-        return True
-
-    @property
-    def can_rescue(self) -> bool:
-        # The lost process had a stage that no other one of its pipeline has.
-        return False
-
-    @property
     def _is_last(self) -> bool:
         return self._stage_number == self._layout.pipeline - 1
-
-    def agree(self, *flags: bool) -> list[bool]:
-        with self._gang.collectives():
-            cells = torch.tensor(flags, dtype=torch.uint8, device=self._gang.device)
-            dist.all_reduce(cells, op=dist.ReduceOp.MAX)
-        return [bool(cell) for cell in cells.tolist()]
 
     def place(self, module: nn.Module) -> Mapping[str, nn.Parameter]:
         """See `Strategy.place`.
@@ -255,15 +214,6 @@ class PipelinedModel:
     def state(self) -> dict[str, torch.Tensor]:
         own = set(self._names[self._stage_number])
         return {name: tensor for name, tensor in self._module.state_dict().items() if name in own}
-
-    def restore(self, state: Mapping[str, torch.Tensor]) -> None:
-        own = self.state()
-        with torch.no_grad():
-            for name, tensor in state.items():
-                own[name].copy_(tensor)
-
-    def weights(self) -> dict[str, torch.Tensor]:
-        return {name: tensor.detach().clone() for name, tensor in self.state().items()}
 
     def whole(self, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Each stage of the first replica sends its tensors to the first process."""

@@ -28,6 +28,7 @@ from training.engine.parallel.strategy import SumLoss
 from training.engine.precision import DTYPES
 from training.errors import Problem, SpecError, shown
 from training.large.clipping import clip_divided_gradients
+from training.large.divided_model import DividedModel
 from training.large.divided_muon import DividedMuon
 from training.large.mesh import DATA, SHARD, TENSOR, mesh_of
 from training.large.module_buffers import saved_buffers, take_from_first
@@ -169,7 +170,7 @@ class _Reductions:
             raise SpecError("train.model", [Problem(code="parallel.unused_block", message=message, hint=hint)])
 
 
-class ShardedModel:
+class ShardedModel(DividedModel):
     """The strategy of `shard` and `tensor`: each process saves its part of the state; those of one tensor group are one data rank."""
 
     def __init__(
@@ -184,56 +185,14 @@ class ShardedModel:
     ) -> None:
         if layout.tensor > 1 and tensor_plan is None:
             raise ValueError(f"the layout {layout.words()} needs a tensor plan")
-        self._gang = gang
-        self._layout = layout
-        self._precision = precision
+        super().__init__(gang, layout, precision=precision)
         self._min_block_bytes = min_block_bytes
         self._min_alone_bytes = min_alone_bytes
         self._tensor_plan = tensor_plan
         self._num_steps = 0
-        self._module: nn.Module = nn.Identity()
-        self._parameters: dict[str, nn.Parameter] = {}
-
-    @property
-    def gang(self) -> Gang:
-        return self._gang
-
-    @property
-    def precision(self) -> str:
-        return self._precision
-
-    @property
-    def data_rank(self) -> int:
-        return self._layout.data_rank(self._gang.rank)
-
-    @property
-    def num_data_ranks(self) -> int:
-        return self._layout.num_data_ranks
-
-    def part(self, rank: int) -> int:
-        return self._layout.part(rank)
 
     def stage_number(self, rank: int) -> int:
         return 0
-
-    @property
-    def saves(self) -> bool:
-        return True
-
-    @property
-    def is_sharded(self) -> bool:
-        return True
-
-    @property
-    def can_rescue(self) -> bool:
-        # The lost process had a part that no other one has.
-        return False
-
-    def agree(self, *flags: bool) -> list[bool]:
-        with self._gang.collectives():
-            cells = torch.tensor(flags, dtype=torch.uint8, device=self._gang.device)
-            dist.all_reduce(cells, op=dist.ReduceOp.MAX)
-        return [bool(cell) for cell in cells.tolist()]
 
     def place(self, module: nn.Module) -> Mapping[str, nn.Parameter]:
         _check_shapes(module)
@@ -302,18 +261,6 @@ class ShardedModel:
         self._module.train()
         # Processes of one tensor group have the same rows.
         return self._gang.sum(total if self._gang.rank % self._layout.tensor == 0 else 0.0)[0]
-
-    def state(self) -> dict[str, torch.Tensor]:
-        return dict(self._module.state_dict())
-
-    def restore(self, state: Mapping[str, torch.Tensor]) -> None:
-        own = self.state()
-        with torch.no_grad():
-            for name, tensor in state.items():
-                own[name].copy_(tensor)
-
-    def weights(self) -> dict[str, torch.Tensor]:
-        return {name: tensor.detach().clone() for name, tensor in self._module.state_dict().items()}
 
     def whole(self, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         found = {}

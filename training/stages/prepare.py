@@ -35,7 +35,7 @@ def work(context: StageContext) -> StageOutput:
     """Make the dataset of `request.inputs["snapshot"]`.
 
     Raises:
-        DataError: the data cannot be joined, divided or learned from; see `training.data.join.contract`, `splits` and `transforms`.
+        DataError: the data cannot be joined, divided or learned from; see `join_snapshot`, `divide_rows`, `labels_of` and `fit_transforms`.
     """
     spec, folder, snapshot = context.spec, context.folder, context.input("snapshot")
     # Here too: an ingest that is reused has checked another expression.
