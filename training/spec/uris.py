@@ -42,7 +42,7 @@ PLACE_HINT: Final = "name the place by an environment variable, ${SHOP_URI}/clic
 
 
 def forbidden_uris(data: Data) -> Iterator[Violation]:
-    """Yield a finding for each source whose URI a YAML may not name."""
+    """Yield a violation for each source whose URI a YAML may not name."""
     for path, uri in _uris(data):
         fault = place_fault(uri)
         if fault:
@@ -50,7 +50,7 @@ def forbidden_uris(data: Data) -> Iterator[Violation]:
 
 
 def forbidden_webhook(alerts: Alerts, data: Data) -> Iterator[Violation]:
-    """Yield a finding for a webhook that is not a placeholder, or whose variable is another's or that of a source."""
+    """Yield a violation for a webhook that is not a placeholder, or whose variable is another's or that of a source."""
     match = _PLACEHOLDER.match(alerts.webhook or "")
     message = ""
     if alerts.webhook is not None and (match is None or match.end() != len(alerts.webhook)):

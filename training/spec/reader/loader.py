@@ -94,7 +94,7 @@ def _checked(document: Document, source: str, *, named: str | None = None) -> Ch
     except ValidationError as err:
         problems += problems_of(err, PipelineSpec, document)
         sections = _sound_sections(document, err)
-    problems += [_placed(document, finding) for finding in broken_rules(sections) if not document.is_hole(finding.path)]
+    problems += [_placed(document, violation) for violation in broken_rules(sections) if not document.is_hole(violation.path)]
     problems += _settings_problems(document, sections)
     name = sections.get("name")
     if named is not None and name is not None and name != named:
@@ -102,13 +102,13 @@ def _checked(document: Document, source: str, *, named: str | None = None) -> Ch
         problems.append(problem_at(document, ("name",), "name.file", message, hint="name the file after the pipeline"))
     if problems or spec is None:
         raise SpecError(source, in_order(problems))
-    return CheckedSpec(spec, tuple(in_order(_placed(document, finding) for finding in unused_keys(sections))))
+    return CheckedSpec(spec, tuple(in_order(_placed(document, violation) for violation in unused_keys(sections))))
 
 
-def _placed(document: Document, finding: Violation) -> Problem:
-    mark = None if finding.beside is None else document.mark(finding.beside)
-    message = finding.message if mark is None else f"{finding.message} (see line {mark.line})"
-    return problem_at(document, finding.path, finding.code, message, hint=finding.hint)
+def _placed(document: Document, violation: Violation) -> Problem:
+    mark = None if violation.beside is None else document.mark(violation.beside)
+    message = violation.message if mark is None else f"{violation.message} (see line {mark.line})"
+    return problem_at(document, violation.path, violation.code, message, hint=violation.hint)
 
 
 def _sound_sections(document: Document, error: ValidationError) -> dict[str, object]:

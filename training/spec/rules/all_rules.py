@@ -1,7 +1,7 @@
 """All rules that join keys and sections: the list of them, and those that are about no single subject.
 
-The parameters of a rule are the sections that it looks at; it yields findings. Where one section is broken, the rules over the others still
-speak, so that one check reports everything.
+The parameters of a rule are the sections that it looks at; it yields violations. Where one section is broken, the rules over the others
+still run, so that one check reports everything.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from training.spec.rules.names import (
 )
 from training.spec.rules.partitions import generated_columns_fit, partitions_fit
 from training.spec.rules.row_filters import row_filters_are_known, row_filters_fit
-from training.spec.rules.rule_problems import Rule, Violation, findings
+from training.spec.rules.rule_problems import Rule, Violation, violations
 from training.spec.rules.splits import split_columns_fit, split_keys_fit, strata_exist
 from training.spec.rules.target_encoding import label_has_a_mean
 from training.spec.rules.training import (
@@ -70,11 +70,11 @@ def broken_rules(sections: Mapping[str, object]) -> list[Violation]:
     """Return what the rules, those of the family too, find in the sections that are there, by their keys in the YAML."""
     train = sections.get("train")
     family = FAMILIES.get(train.model) if isinstance(train, Train) else None
-    return findings((*RULES, *(family.rules if family is not None else ())), sections)
+    return violations((*RULES, *(family.rules if family is not None else ())), sections)
 
 
 def columns_exist(data: Data) -> Iterator[Violation]:
-    """Yield a finding for each name in `data` that is not a column, or not of the type that its use requires."""
+    """Yield a violation for each name in `data` that is not a column, or not of the type that its use requires."""
     types = data.source.types
     named: list[tuple[Path, str]] = [
         (("data", "source", "event_time"), data.source.event_time),
@@ -96,7 +96,7 @@ def columns_exist(data: Data) -> Iterator[Violation]:
 
 
 def feature_tables_fit(data: Data) -> Iterator[Violation]:
-    """Yield a finding for each feature table that names what it does not have, or brings a name that is taken."""
+    """Yield a violation for each feature table that names what it does not have, or brings a name that is taken."""
     tables = {data.source.table}
     taken = _columns_of_source(data)
     for index, table in enumerate(data.features):
@@ -153,7 +153,7 @@ def _feature_table(path: Path, table: FeatureTable) -> Iterator[Violation]:
 
 
 def windows_fit(data: Data) -> Iterator[Violation]:
-    """Yield a finding where the window and the split do not go together."""
+    """Yield a violation where the window and the split do not go together."""
     source, split = data.source, data.split
     after = split.end if isinstance(split.end, timedelta) else timedelta()
     lengths = [size for size in (split.validation, split.test) if isinstance(size, timedelta)]
@@ -169,7 +169,7 @@ def windows_fit(data: Data) -> Iterator[Violation]:
 
 
 def label_type_fits(data: Data, evaluate: Evaluate) -> Iterator[Violation]:
-    """Yield a finding where the task cannot be learned from a label of this type, or the positive class is missing or pointless."""
+    """Yield a violation where the task cannot be learned from a label of this type, or the positive class is missing or pointless."""
     label, task = data.label, evaluate.task
     kind = data.source.types.get(label.column)
     at: Path = ("data", "label", "column")
@@ -197,7 +197,7 @@ def label_type_fits(data: Data, evaluate: Evaluate) -> Iterator[Violation]:
 
 
 def label_delays_fit(data: Data, validate: Validate) -> Iterator[Violation]:
-    """Yield a finding for each key about labels that come late, where nothing says when a label is known."""
+    """Yield a violation for each key about labels that come late, where nothing says when a label is known."""
     if data.label.known_at is not None:
         return
     hint = "name the column that says when the label is known: data.label.known_at"
@@ -208,7 +208,7 @@ def label_delays_fit(data: Data, validate: Validate) -> Iterator[Violation]:
 
 
 def drift_columns_fit(data: Data, validate: Validate) -> Iterator[Violation]:
-    """Yield a finding for each column of `validate.drift.columns` that no table has, that is not compared, or not by one of its limits."""
+    """Yield a violation for each column of `validate.drift.columns` that no table has, or that one of its limits cannot judge."""
     source = data.source
     compared = set(_compared(source.types, {*_alone(source.key), source.event_time}))
     known = dict.fromkeys(source.types)
@@ -249,7 +249,7 @@ def derived_columns_fit(data: Data) -> Iterator[Violation]:
 
 
 def prepared_columns_fit(data: Data, prepare: Prepare) -> Iterator[Violation]:
-    """Yield a finding for each derived column or feature of `prepare` that cannot be made."""
+    """Yield a violation for each derived column or feature of `prepare` that cannot be made."""
     frame = data.frame_types()
     taken = {name.lower(): Taken(name, "the joined frame") for name in (*frame, "label")}
     yield from _derived(("prepare", "derive"), prepare.derive, taken, [*frame, "label"], "the joined frame")
@@ -293,7 +293,7 @@ def _derived(
 
 
 def _constants(derive: Mapping[str, Derived], frame: Iterable[str]) -> Iterator[Violation]:
-    """Yield a finding for each derived column of `prepare` that has the same value in every row: nothing can be learned from it."""
+    """Yield a violation for each derived column of `prepare` that has the same value in every row: nothing can be learned from it."""
     columns = {name.lower() for name in (*frame, *derive)}
     for name, column in derive.items():
         if objection(column.sql) is None and not words(column.sql) & columns:
@@ -302,7 +302,7 @@ def _constants(derive: Mapping[str, Derived], frame: Iterable[str]) -> Iterator[
 
 
 def slices_exist(data: Data, prepare: Prepare, evaluate: Evaluate) -> Iterator[Violation]:
-    """Yield a finding for each name of a column in `evaluate` that the evaluation will not see."""
+    """Yield a violation for each name of a column in `evaluate` that the evaluation will not see."""
     frame = data.frame_types()
     named = [(key, index, name) for key in ("slices", "sensitive", "entities") for index, name in enumerate(getattr(evaluate, key))]
     for key, index, name in named:
@@ -315,10 +315,10 @@ def slices_exist(data: Data, prepare: Prepare, evaluate: Evaluate) -> Iterator[V
 
 
 def canary_schedule_fits(promote: Promote) -> Iterator[Violation]:
-    """Yield a finding where a canary would never be looked at."""
+    """Yield a violation where a canary would never be looked at."""
     if promote.canary is not None:
-        for finding in schedule_faults(promote.canary.schedule):
-            yield Violation(("promote", "canary", "schedule"), finding.code, finding.message, finding.hint)
+        for violation in schedule_faults(promote.canary.schedule):
+            yield Violation(("promote", "canary", "schedule"), violation.code, violation.message, violation.hint)
 
 
 def _both_declared_and_ignored(path: Path, columns: Mapping[str, Column], ignore: Iterable[str]) -> Iterator[Violation]:

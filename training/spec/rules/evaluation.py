@@ -23,7 +23,7 @@ FAIRNESS_TASKS: Final = {"equal_opportunity": ("binary",), "calibration": ("bina
 
 
 def slice_keys_have_slices(evaluate: Evaluate) -> Iterator[Violation]:
-    """Yield a finding for each `slice_*` key that no slice would read. A default that is written out is not a finding."""
+    """Yield a violation for each `slice_*` key that no slice would read. A default that is written out is not a violation."""
     if evaluate.slices:
         return
     hint = "name the columns in evaluate.slices, or remove the key"
@@ -36,7 +36,7 @@ def slice_keys_have_slices(evaluate: Evaluate) -> Iterator[Violation]:
 
 
 def fairness_can_be_computed(evaluate: Evaluate) -> Iterator[Violation]:
-    """Yield a finding for each limit of `fairness` that has no columns, or no meaning for the task."""
+    """Yield a violation for each limit of `fairness` that has no columns, or no meaning for the task."""
     task = evaluate.task
     for name, tasks in FAIRNESS_TASKS.items():
         path = ("evaluate", "fairness", name)
@@ -54,14 +54,14 @@ def fairness_can_be_computed(evaluate: Evaluate) -> Iterator[Violation]:
 
 
 def threshold_has_a_task(evaluate: Evaluate) -> Iterator[Violation]:
-    """Yield a finding where a threshold is set and the task has no probability of a positive."""
+    """Yield a violation where a threshold is set and the task has no probability of a positive."""
     if evaluate.task != "binary" and evaluate.threshold != Evaluate.model_fields["threshold"].default:
         message = f"threshold has no effect for the task {evaluate.task}, only for binary"
         yield Violation(("evaluate", "threshold"), "field.conflict", message, "remove it")
 
 
 def baseline_fits(evaluate: Evaluate) -> Iterator[Violation]:
-    """Yield a finding for each key of `baseline` that the task, or `enabled: false`, leaves without effect."""
+    """Yield a violation for each key of `baseline` that the task, or `enabled: false`, leaves without effect."""
     baseline, task = evaluate.baseline, evaluate.task
     tasks = {"season": ("regression",), "sql": ("binary", "regression", "ranking")}
     for key, fitting in tasks.items():
@@ -76,7 +76,7 @@ def baseline_fits(evaluate: Evaluate) -> Iterator[Violation]:
 
 
 def season_fits_the_window(data: Data, evaluate: Evaluate) -> Iterator[Violation]:
-    """Yield a finding for a season that no row of the window has a value of."""
+    """Yield a violation for a season that no row of the window has a value of."""
     season, window = evaluate.baseline.season, data.source.window
     if season is not None and evaluate.baseline.enabled and evaluate.task == "regression" and season >= window:
         message = f"season ({duration_text(season)}) is not shorter than data.source.window ({duration_text(window)}): no row has a value"
@@ -84,7 +84,7 @@ def season_fits_the_window(data: Data, evaluate: Evaluate) -> Iterator[Violation
 
 
 def baseline_is_known_in_time(data: Data, prepare: Prepare, evaluate: Evaluate) -> Iterator[Violation]:
-    """Yield a finding for an SQL baseline that is not a row expression, or mentions what is unknown or known only after the decision."""
+    """Yield a violation for an SQL baseline that is not a row expression, or mentions what is unknown or known only after the decision."""
     sql, path = evaluate.baseline.sql, ("evaluate", "baseline", "sql")
     if sql is None:
         return
@@ -107,7 +107,7 @@ def baseline_is_known_in_time(data: Data, prepare: Prepare, evaluate: Evaluate) 
 
 
 def gates_are_known(evaluate: Evaluate) -> Iterator[Violation]:
-    """Yield a finding for each gate that is not installed here."""
+    """Yield a violation for each gate that is not installed here."""
     for name in evaluate.gates:
         descriptor = GATES.get(name)
         if descriptor is None:
@@ -120,7 +120,7 @@ def gates_are_known(evaluate: Evaluate) -> Iterator[Violation]:
 
 
 def severity_has_a_gate(evaluate: Evaluate) -> Iterator[Violation]:
-    """Yield a finding for each severity of a gate that is off: `approve` would make an approval DAG that is never used."""
+    """Yield a violation for each severity of a gate that is off: `approve` would make an approval DAG that is never used."""
     for name in evaluate.severity:
         path: Path = ("evaluate", "severity", name)
         gate = GATES.get(name)

@@ -15,7 +15,7 @@ MAX_TEXT_BUCKETS: Final = 1024
 
 
 def transform_fits(path: Path, feature: Feature, kind: str | None) -> Iterator[Violation]:
-    """Yield a finding for each key that the feature's transform does not have, and for a column of a type that it does not take.
+    """Yield a violation for each key that the feature's transform does not have, and for a column of a type that it does not take.
 
     Args:
         kind: type of the feature's column; None: there is no such column, which another rule reports.
@@ -46,7 +46,7 @@ def _top_fits(path: Path, feature: Feature) -> Iterator[Violation]:
 
 
 def _parts_fit(path: Path, feature: Feature, kind: str | None) -> Iterator[Violation]:
-    """Yield a finding for each key of the transform `datetime` that does not fit; `kind` is the column's type."""
+    """Yield a violation for each key of the transform `datetime` that does not fit; `kind` is the column's type."""
     if feature.transform != "datetime":
         for key in ("parts", "form"):
             if getattr(feature, key):
@@ -73,7 +73,7 @@ def _parts_fit(path: Path, feature: Feature, kind: str | None) -> Iterator[Viola
 
 
 def _text_fits(path: Path, feature: Feature, kind: str | None) -> Iterator[Violation]:
-    """Yield a finding for each key of the transform `text` that does not fit; `kind` is the column's type."""
+    """Yield a violation for each key of the transform `text` that does not fit; `kind` is the column's type."""
     if feature.transform != "text":
         for key in ("tokens", "ngrams", "lowercase", "scale"):
             if getattr(feature, key) is not None:
@@ -96,7 +96,7 @@ def _text_fits(path: Path, feature: Feature, kind: str | None) -> Iterator[Viola
 
 
 def cells_are_distinct(prepare: Prepare) -> Iterator[Violation]:
-    """Yield a finding for each part of a `datetime` whose name another feature has."""
+    """Yield a violation for each part of a `datetime` whose name another feature has."""
     for name, feature in prepare.features.items():
         for part in feature.parts:
             cell = f"{name}.{part}"

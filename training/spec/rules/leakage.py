@@ -55,7 +55,7 @@ class Lateness:
 
 
 def late_columns(data: Data, prepare: Prepare) -> Iterator[Violation]:
-    """Yield a finding for each late column that the model, or a join, would see."""
+    """Yield a violation for each late column that the model, or a join, would see."""
     lateness = Lateness(data, prepare)
     for path, name, late in lateness.unfounded:
         message = f"{name} is said to be `known: before`, and its SQL mentions {late}, known only after the decision"

@@ -35,7 +35,7 @@ ENGINE_COLUMNS: Final = ("file_row_number", "nightshift_file")
 
 
 def name_is_free(name: str) -> Iterator[Violation]:
-    """Yield a finding for a pipeline name that is, or could be, the id of a helper DAG."""
+    """Yield a violation for a pipeline name that is, or could be, the id of a helper DAG."""
     if name in SHARED_DAGS:
         yield Violation(("name",), "name.reserved", f"{in_yaml(name)} is the DAG of all pipelines", "give the pipeline another name")
     suffix = next((ending for ending in HELPER_SUFFIXES if name.endswith(ending)), None)
@@ -55,7 +55,7 @@ class Taken(NamedTuple):
 
 
 def clash(path: Path, name: str, taken: Taken, hint: str) -> Violation:
-    """Return the finding that a column's name is in use."""
+    """Return the violation that a column's name is in use."""
     if name == taken.name:
         return Violation(path, "column.clash", f"{name} is a column of {taken.owner} already", hint)
     message = f"{name} and {taken.name}, a column of {taken.owner}, differ only by case; SQL treats them as one column"
@@ -63,7 +63,7 @@ def clash(path: Path, name: str, taken: Taken, hint: str) -> Violation:
 
 
 def columns_differ_by_more_than_case(data: Data) -> Iterator[Violation]:
-    """Yield a finding for each column of a table whose name another one of the table has in other case, or the engine has."""
+    """Yield a violation for each column of a table whose name another one of the table has in other case, or the engine has."""
     tables: list[tuple[Path, str, Iterable[str]]] = [
         (("data", "source", "columns"), data.source.table, data.source.columns),
         (("data", "source", "derive"), data.source.table, data.source.derive),
@@ -81,7 +81,7 @@ def columns_differ_by_more_than_case(data: Data) -> Iterator[Violation]:
 
 
 def columns_have_sources_of_their_own(data: Data) -> Iterator[Violation]:
-    """Yield a finding for each column that is read from the same column of the file as another one of the table."""
+    """Yield a violation for each column that is read from the same column of the file as another one of the table."""
     tables: list[tuple[Path, Mapping[str, Column]]] = [(("data", "source", "columns"), data.source.columns)]
     tables += [(("data", "features", index, "columns"), table.columns) for index, table in enumerate(data.features)]
     for path, columns in tables:
@@ -105,7 +105,7 @@ def _reserved(path: Path, name: str) -> Violation:
 
 
 def derived_features_differ_by_more_than_case(prepare: Prepare) -> Iterator[Violation]:
-    """Yield a finding for each derived column of `prepare` whose name another one has in other case."""
+    """Yield a violation for each derived column of `prepare` whose name another one has in other case."""
     yield from _case_clashes(("prepare", "derive"), "prepare.derive", prepare.derive)
 
 

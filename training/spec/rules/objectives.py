@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def objective_fits(train: Train, evaluate: Evaluate) -> Iterator[Violation]:
-    """Yield a finding where an objective lacks its key, has one without effect, or is not for the task."""
+    """Yield a violation where an objective lacks its key, has one without effect, or is not for the task."""
     path: Path = ("train", "settings")
     objective, alpha = train.settings.get("objective"), train.settings.get("quantile_alpha")
     if objective is not None and evaluate.task != "regression":

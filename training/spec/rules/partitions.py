@@ -22,7 +22,7 @@ TYPES_OF_GENERATED: Final[Mapping[str, str]] = {"row_number": "int64", "partitio
 
 
 def partitions_fit(data: Data) -> Iterator[Violation]:
-    """Yield a finding where partitions are no folders of a time, or do not go with the window or the kind of source."""
+    """Yield a violation where partitions are no folders of a time, or do not go with the window or the kind of source."""
     source = data.source
     if not data.has_partitions and source.wait:
         message = "wait needs a partition"
@@ -48,7 +48,7 @@ def partitions_fit(data: Data) -> Iterator[Violation]:
 
 
 def _union(data: Data) -> Iterator[Violation]:
-    """Yield a finding for each table of the union whose name is taken, or whose parts are of other times than the main table's."""
+    """Yield a violation for each table of the union whose name is taken, or whose parts are of other times than the main table's."""
     source, taken = data.source, {data.source.table, *(table.table for table in data.features)}
     main = Grain.DAY if source.is_daily else source.grain
     for index, table in enumerate(source.union):
@@ -68,7 +68,7 @@ def _union(data: Data) -> Iterator[Violation]:
 
 
 def generated_columns_fit(data: Data) -> Iterator[Violation]:
-    """Yield a finding for each column that ingest is to write, and cannot: of another type, or of a partition that is not there."""
+    """Yield a violation for each column that ingest is to write, and cannot: of another type, or of a partition that is not there."""
     has_partitions = data.source.is_daily or data.source.partition is not None
     tables: list[tuple[Path, Mapping[str, Column], bool]] = [(("data", "source"), data.source.columns, has_partitions)]
     for index, table in enumerate(data.features):

@@ -18,7 +18,7 @@ _WHERE: Final[Path] = ("data", "source", "where")
 
 
 def row_filters_fit(data: Data) -> Iterator[Violation]:
-    """Yield a finding for a `where` that is no expression over the table's columns, and for keys that rows cannot be sampled by."""
+    """Yield a violation for a `where` that is no expression over the table's columns, and for keys that rows cannot be sampled by."""
     source = data.source
     if source.where is not None:
         sql, columns = source.where.sql, [*source.columns, *source.derive]
@@ -42,7 +42,7 @@ def row_filters_fit(data: Data) -> Iterator[Violation]:
 
 
 def row_filters_are_known(data: Data, prepare: Prepare) -> Iterator[Violation]:
-    """Yield a finding where rows are selected by a late column, so that the model learns from other rows than it will score."""
+    """Yield a violation where rows are selected by a late column, so that the model learns from other rows than it will score."""
     where = data.source.where
     if where is None or where.because is not None:
         return

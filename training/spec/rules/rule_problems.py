@@ -22,7 +22,7 @@ Rule = Callable[..., Iterator[Violation]]
 """A rule: its parameters have the names of the sections that it looks at, and it yields what is wrong with them."""
 
 
-def findings(rules: Iterable[Rule], sections: Mapping[str, object]) -> list[Violation]:
+def violations(rules: Iterable[Rule], sections: Mapping[str, object]) -> list[Violation]:
     """Return what rules find; one that looks at a section that is not there is left out."""
     found: list[Violation] = []
     for rule in rules:

@@ -27,7 +27,7 @@ COMPARED: Final = ("string", "boolean", "int8", "int16", "int32", "int64")
 
 
 def split_keys_fit(data: Data) -> Iterator[Violation]:
-    """Yield a finding for each key of the split that its kind needs and lacks, or has and does not read."""
+    """Yield a violation for each key of the split that its kind needs and lacks, or has and does not read."""
     split = data.split
     known = KEYS[split.by]
     for key in ("validation", "test", "gap", "column", "values", "seed"):
@@ -58,7 +58,7 @@ def _size(split: Split, key: str) -> Iterator[Violation]:
 
 
 def split_columns_fit(data: Data) -> Iterator[Violation]:
-    """Yield a finding where the split's column is missing, cannot divide rows, or would divide groups."""
+    """Yield a violation where the split's column is missing, cannot divide rows, or would divide groups."""
     split, types = data.split, data.source.types
     path: Path = (*PATH, "column")
     if split.by == "column" and split.column is None:
@@ -111,7 +111,7 @@ def _values(split: Split, kind: str) -> Iterator[Violation]:
 
 
 def strata_exist(data: Data, evaluate: Evaluate) -> Iterator[Violation]:
-    """Yield a finding where a stratified split would take each number to be predicted as a class."""
+    """Yield a violation where a stratified split would take each number to be predicted as a class."""
     if data.split.by == "stratified" and data.split.column is None and evaluate.task not in ("binary", "multiclass"):
         message = f"the label of the task {evaluate.task} has no classes to keep the shares of"
         yield Violation((*PATH, "column"), "field.missing", message, "name a column, or set by: random")

@@ -11,7 +11,7 @@ from training.spec.sections.prepare import Feature, Prepare
 
 
 def target_encoding_fits(path: Path, feature: Feature) -> Iterator[Violation]:
-    """Yield a finding for each key that has no effect on the feature's transform."""
+    """Yield a violation for each key that has no effect on the feature's transform."""
     if feature.transform == "target_encode":
         if feature.fill is not None:
             message = "the transform target_encode gives missing values the mean of all training rows"
@@ -24,7 +24,7 @@ def target_encoding_fits(path: Path, feature: Feature) -> Iterator[Violation]:
 
 
 def label_has_a_mean(prepare: Prepare, evaluate: Evaluate) -> Iterator[Violation]:
-    """Yield a finding for each `target_encode` where the label is one of several classes, whose numbers have no mean."""
+    """Yield a violation for each `target_encode` where the label is one of several classes, whose numbers have no mean."""
     if evaluate.task not in ("multiclass", "language"):
         return
     for name, feature in prepare.features.items():

@@ -20,7 +20,7 @@ MODEL: Path = ("train", "model")
 
 
 def family_fits(train: Train) -> Iterator[Violation]:
-    """Yield a finding where there is no such model, or it lacks a key, or has one that would do nothing."""
+    """Yield a violation where there is no such model, or it lacks a key, or has one that would do nothing."""
     if not is_allowed(train.model):
         own = own_packages()
         allowed = (
@@ -49,7 +49,7 @@ def family_fits(train: Train) -> Iterator[Violation]:
 
 
 def optimizer_fits(train: Train) -> Iterator[Violation]:
-    """Yield a finding for each key of the optimizer that another key leaves without effect."""
+    """Yield a violation for each key of the optimizer that another key leaves without effect."""
     if train.momentum is not None and train.optimizer == "adamw":
         message = "momentum has no effect on adamw, whose two moments have fixed decay rates"
         yield Violation(("train", "momentum"), "field.conflict", message, "set optimizer to sgd or muon, or leave it out")
@@ -59,7 +59,7 @@ def optimizer_fits(train: Train) -> Iterator[Violation]:
 
 
 def compression_fits(train: Train) -> Iterator[Violation]:
-    """Yield a finding where gradients cannot be compressed as the file says."""
+    """Yield a violation where gradients cannot be compressed as the file says."""
     kind, path = train.gradient_compression, ("train", "gradient_compression")
     if train.powersgd_rank is not None and kind != "powersgd":
         message = f"powersgd_rank has no effect: gradient_compression is {kind}"
@@ -81,7 +81,7 @@ def compression_fits(train: Train) -> Iterator[Violation]:
 
 
 def placement_fits(train: Train) -> Iterator[Violation]:
-    """Yield a finding where the processes cannot share the batch, the family or the GPUs."""
+    """Yield a violation where the processes cannot share the batch, the family or the GPUs."""
     placement, facts = train.placement, FAMILIES.get(train.model)
     path: Path = ("train", "placement")
     world_size = placement.world_size
@@ -126,7 +126,7 @@ def _alike(train: Train) -> dict[str, int]:
 
 
 def layout_fits(train: Train) -> Iterator[Violation]:
-    """Yield a finding where the processes cannot share the model as `train.parallel` says."""
+    """Yield a violation where the processes cannot share the model as `train.parallel` says."""
     parallel, placement = train.parallel, train.placement
     if parallel is None or parallel == AUTO:
         return
@@ -146,7 +146,7 @@ def layout_fits(train: Train) -> Iterator[Violation]:
 
 
 def pipeline_fits(train: Train) -> Iterator[Violation]:
-    """Yield a finding where a pipeline cannot be, or would wait more than it computes."""
+    """Yield a violation where a pipeline cannot be, or would wait more than it computes."""
     parallel = train.parallel
     if not isinstance(parallel, Parallel):
         return
@@ -193,7 +193,7 @@ def _multiplied(sizes: Mapping[str, int]) -> str:
 
 
 def elastic_fits(train: Train) -> Iterator[Violation]:
-    """Yield a finding where fewer nodes than all would not be fewer, or could not share the batch."""
+    """Yield a violation where fewer nodes than all would not be fewer, or could not share the batch."""
     placement = train.placement
     fewest = placement.min_nodes
     path: Path = ("train", "placement", "min_nodes")
@@ -235,7 +235,7 @@ def _sizes_that_hold_the_layout(train: Train) -> list[int]:
 
 
 def metrics_exist(evaluate: Evaluate) -> Iterator[Violation]:
-    """Yield a finding for each metric that the task does not have, or that a gate cannot be read from."""
+    """Yield a violation for each metric that the task does not have, or that a gate cannot be read from."""
     named: list[tuple[Path, str]] = [(("evaluate", "primary"), evaluate.primary)]
     named += [(("evaluate", "minimum", name), name) for name in evaluate.minimum]
     named += [(("evaluate", "maximum", name), name) for name in evaluate.maximum]
@@ -263,7 +263,7 @@ def metrics_exist(evaluate: Evaluate) -> Iterator[Violation]:
 
 
 def task_fits(data: Data, train: Train, evaluate: Evaluate) -> Iterator[Violation]:
-    """Yield a finding where the family does not train for the task, or the task needs what the data does not have."""
+    """Yield a violation where the family does not train for the task, or the task needs what the data does not have."""
     facts = FAMILIES.get(train.model)
     if facts is not None and evaluate.task not in facts.tasks:
         message = f"{train.model} does not train for the task {evaluate.task}"

@@ -27,7 +27,7 @@ VALIDATION_LOSS: Final = "validation_loss"
 
 
 def parameters_fit(tune: Tune | None, train: Train) -> Iterator[Violation]:
-    """Yield a finding for each searched key that the training does not have, and for each bound that it would not take."""
+    """Yield a violation for each searched key that the training does not have, and for each bound that it would not take."""
     if tune is None:
         return
     known = known_parameters(train)
@@ -93,15 +93,15 @@ def _objections(name: str, value: Any, train: Train) -> Iterator[tuple[str, str]
         for problem in problems_of(err, Train, Document(value={})):
             yield problem.message, problem.hint
         return
-    for finding in placement_fits(changed):
-        if finding.path[-1] == name:
-            yield finding.message, finding.hint
+    for violation in placement_fits(changed):
+        if violation.path[-1] == name:
+            yield violation.message, violation.hint
     known = set(optimizer_fits(train))
-    yield from ((finding.message, finding.hint) for finding in optimizer_fits(changed) if finding not in known)
+    yield from ((violation.message, violation.hint) for violation in optimizer_fits(changed) if violation not in known)
 
 
 def conditions_fit(tune: Tune | None) -> Iterator[Violation]:
-    """Yield a finding for each condition on a parameter that is not searched, or on a value that it never has."""
+    """Yield a violation for each condition on a parameter that is not searched, or on a value that it never has."""
     if tune is None:
         return
     for name, space in tune.space.items():
@@ -131,7 +131,7 @@ def can_be(space: SearchSpace, value: Any) -> bool:
 
 
 def grid_is_finite(tune: Tune | None) -> Iterator[Violation]:
-    """Yield a finding for each parameter of a grid that has no list of values."""
+    """Yield a violation for each parameter of a grid that has no list of values."""
     if tune is None or tune.sampler != "grid":
         return
     for name, space in tune.space.items():
@@ -153,7 +153,7 @@ def _num_values(space: SearchSpace) -> int:
 
 
 def study_fits_its_gpus(tune: Tune | None, train: Train) -> Iterator[Violation]:
-    """Yield a finding where a single trial has more GPUs than all of them may have."""
+    """Yield a violation where a single trial has more GPUs than all of them may have."""
     if tune is None or tune.gpus is None:
         return
     asked = train.placement.gpus * train.placement.nodes
@@ -163,7 +163,7 @@ def study_fits_its_gpus(tune: Tune | None, train: Train) -> Iterator[Violation]:
 
 
 def objective_exists(tune: Tune | None, evaluate: Evaluate) -> Iterator[Violation]:
-    """Yield a finding where the objective is neither the validation loss nor a metric of the task."""
+    """Yield a violation where the objective is neither the validation loss nor a metric of the task."""
     if tune is None or tune.objective == VALIDATION_LOSS or evaluate.is_metric(tune.objective):
         return
     known = [VALIDATION_LOSS, *metrics_of(evaluate.task), *evaluate.metrics]

@@ -14,7 +14,7 @@ from training.spec.descriptors.families import FAMILIES
 from training.spec.key_types import AUTO
 from training.spec.pipeline_spec import Alerts, Costs
 from training.spec.reader.yaml import Path
-from training.spec.rules.rule_problems import Rule, Violation, findings
+from training.spec.rules.rule_problems import Rule, Violation, violations
 from training.spec.rules.training import num_shares
 from training.spec.sections.data import Data
 from training.spec.sections.drift import Drift, DriftLimits
@@ -31,8 +31,8 @@ LIMITS: Final = ("psi", "jensen_shannon", "kolmogorov_smirnov", "new_categories"
 
 
 def unused_keys(sections: Mapping[str, object]) -> list[Violation]:
-    """Return a finding for each key without effect, in sections that are valid."""
-    return findings(EFFECTS, sections)
+    """Return a violation for each key without effect, in sections that are valid."""
+    return violations(EFFECTS, sections)
 
 
 def _deadline_alerts(deadline: time | None, alerts: Alerts) -> Iterator[Violation]:

@@ -20,7 +20,7 @@ CLASS_WEIGHT: Final[Path] = ("train", "class_weight")
 
 
 def weight_is_a_number(data: Data) -> Iterator[Violation]:
-    """Yield a finding where the column of weights is missing, or has no numbers."""
+    """Yield a violation where the column of weights is missing, or has no numbers."""
     if data.weight is None:
         return
     types = data.source.types
@@ -33,7 +33,7 @@ def weight_is_a_number(data: Data) -> Iterator[Violation]:
 
 
 def weights_are_counted(data: Data, train: Train, evaluate: Evaluate) -> Iterator[Violation]:
-    """Yield a finding for each key of weights that the training would not count."""
+    """Yield a violation for each key of weights that the training would not count."""
     facts = FAMILIES.get(train.model)
     given = [(path, key) for path, key, value in _keys(data, train) if value is not None]
     for path, key in given:
@@ -45,7 +45,7 @@ def weights_are_counted(data: Data, train: Train, evaluate: Evaluate) -> Iterato
 
 
 def class_weights_name_classes(data: Data, train: Train, evaluate: Evaluate) -> Iterator[Violation]:
-    """Yield a finding for each class weight whose name cannot be a class of a label without names."""
+    """Yield a violation for each class weight whose name cannot be a class of a label without names."""
     if not isinstance(train.class_weight, dict) or evaluate.task not in ("binary", "multiclass"):
         return
     if data.has_text_label:

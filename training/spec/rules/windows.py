@@ -29,7 +29,7 @@ FUNCTION_TYPES: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def windows_can_be_computed(data: Data) -> Iterator[Violation]:
-    """Yield a finding for each window whose keys do not fit its kind, its table or its columns."""
+    """Yield a violation for each window whose keys do not fit its kind, its table or its columns."""
     taken = {name.lower(): Taken(name, "the joined frame") for name in data.frame_types() if name not in data.windows}
     taken["label"] = Taken("label", "the joined frame")
     for name, window in data.windows.items():
@@ -50,7 +50,7 @@ def windows_can_be_computed(data: Data) -> Iterator[Violation]:
 
 
 def rows_of_windows_are_read(data: Data) -> Iterator[Violation]:
-    """Yield a finding for a history that no window looks at, and for a sample of the rows that windows look at."""
+    """Yield a violation for a history that no window looks at, and for a sample of the rows that windows look at."""
     source = data.source
     has_own = any(window.table in (None, source.table) for window in data.windows.values())
     if source.history is not None and not has_own:
@@ -62,7 +62,7 @@ def rows_of_windows_are_read(data: Data) -> Iterator[Violation]:
 
 
 def windows_are_known_in_time(data: Data, prepare: Prepare) -> Iterator[Violation]:
-    """Yield a finding for each window that would show what is known only after the decision."""
+    """Yield a violation for each window that would show what is known only after the decision."""
     lateness = Lateness(data, prepare)
     for name, window in data.windows.items():
         path: Path = ("data", "windows", name)
@@ -173,7 +173,7 @@ def _columns_fit(path: Path, window: Window, data: Data, table: FeatureTable | N
 
 
 def _has_values(path: Path, window: Window, data: Data, table: FeatureTable | None) -> Iterator[Violation]:
-    """Yield a finding for a window in which no row can be, because it ends before the first row is known."""
+    """Yield a violation for a window in which no row can be, because it ends before the first row is known."""
     delay = max(window.available_after or timedelta(), timedelta() if table is None else table.available_after)
     if window.time is None or (window.kind == "lag" and window.tolerance is None):
         return

@@ -45,7 +45,7 @@ _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 
 
 def schedule_faults(schedule: str | None) -> Iterator[Violation]:
-    """Yield a finding for a cron line that is none, or that hardly ever comes."""
+    """Yield a violation for a cron line that is none, or that hardly ever comes."""
     fault = None if schedule is None else _cron_fault(schedule)
     if fault is not None:
         yield Violation(("schedule",), *fault)
@@ -91,7 +91,7 @@ def check_not_future(as_of: datetime, now: datetime) -> None:
     if as_of > now + MAX_CLOCK_SKEW:
         moment = now.astimezone(UTC).isoformat(timespec="seconds")
         message = f"{as_of.astimezone(UTC).isoformat()} is later than now ({moment})"
-        hint = "choose an instant in the past: nothing of the future can be seen, and no later night could be compared with its model"
+        hint = "choose an instant in the past: nothing of the future can be seen, and no later run could be compared with its model"
         raise SpecError("trigger", [Problem(code="as_of.future", message=message, hint=hint, field="as_of")])
 
 

@@ -27,7 +27,7 @@ class StageResources(Section):
 
 
 def resources_fit(resources: Mapping[str, StageResources], tune: Tune | None, promote: Promote) -> Iterator[Violation]:
-    """Yield a finding for each entry that would size nothing, or that another key sizes."""
+    """Yield a violation for each entry that would size nothing, or that another key sizes."""
     absent = {key for key, section in (("tune", tune), ("promote.canary", promote.canary)) if section is None}
     for stage, asked in resources.items():
         path: Path = ("resources", stage)

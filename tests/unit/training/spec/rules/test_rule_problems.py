@@ -10,7 +10,7 @@ import pytest
 from training.spec.descriptors.families import FAMILIES
 from training.spec.reader.loader import SECTIONS
 from training.spec.rules.all_rules import RULES
-from training.spec.rules.rule_problems import Rule, Violation, findings
+from training.spec.rules.rule_problems import Rule, Violation, violations
 from training.spec.rules.unused_keys import EFFECTS
 
 OF_FAMILIES = [rule for family in FAMILIES.usable().values() for rule in family.rules]
@@ -28,5 +28,5 @@ def test_a_rule_that_looks_at_a_broken_section_is_left_out_and_the_others_speak(
     def of_two(train: str, data: str) -> Iterator[Violation]:
         yield Violation(("train",), "two", train + data)
 
-    assert [finding.message for finding in findings((of_two, of_one), {"data": "d"})] == ["d"]
-    assert [finding.message for finding in findings((of_two, of_one), {"data": "d", "train": "t", "name": "n"})] == ["td", "d"]
+    assert [violation.message for violation in violations((of_two, of_one), {"data": "d"})] == ["d"]
+    assert [violation.message for violation in violations((of_two, of_one), {"data": "d", "train": "t", "name": "n"})] == ["td", "d"]
