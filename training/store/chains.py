@@ -24,7 +24,7 @@ HINT: Final = "restore it from a backup, or delete it: the record before it is t
 
 @dataclass(frozen=True, slots=True)
 class ChainRecord:
-    """A value of a ref, and its number from 1."""
+    """A value of a chain, and its number from 1."""
 
     number: int
     value: Any
@@ -34,10 +34,10 @@ class Chain:
     """A named, moving value. Nothing there is record 0."""
 
     def __init__(self, bucket: Bucket, prefix: str, *, check: Callable[[Any], object] | None = None, hint: str = HINT) -> None:
-        """Open a ref.
+        """Open a chain.
 
         Args:
-            check: raises ValueError, KeyError or TypeError for a value that has not the fields of this ref's.
+            check: raises ValueError, KeyError or TypeError for a value that does not have the fields of this chain's.
             hint: what to do about a damaged record.
         """
         self._bucket = bucket
@@ -77,7 +77,7 @@ class Chain:
         return [self.at(number) for number in self._numbers(after)]
 
     def move(self, value: Any, *, expected: int) -> bool:
-        """Make record `expected + 1` with this JSON value; say whether it was us (False: someone moved it first).
+        """Make record `expected + 1` with this JSON value; return False where another writer was faster.
 
         Two writers of equal values may both get True: a value that must have one writer contains the writer.
         """
@@ -85,7 +85,7 @@ class Chain:
         return self._bucket.create_own(key, records.encode(key, value))
 
     def delete(self, *, before: int | None = None) -> None:
-        """Delete the ref, or its records before a number. The oldest goes first, so that no earlier value becomes current."""
+        """Delete the chain, or its records before a number. The oldest goes first, so that no earlier value becomes current."""
         for number in self._numbers():
             if before is None or number < before:
                 self._bucket.delete(self._key(number), prune=True)

@@ -14,21 +14,21 @@ WITHDRAWN: Final = "withdrawn"
 T = TypeVar("T")
 
 
-def standing(entries: Iterable[T], value_of: Callable[[T], Any]) -> list[T]:
-    """Return the entries of checkpoints that may be resumed from, oldest first.
+def standing(records: Iterable[T], value_of: Callable[[T], Any]) -> list[T]:
+    """Return the records of checkpoints that may be resumed from, oldest first.
 
     Args:
-        entries: of one journal, oldest first.
-        value_of: an entry's record.
+        records: of one chain, oldest first.
+        value_of: the JSON of a record.
     """
     found: list[T] = []
-    for entry in entries:
-        value = value_of(entry)
+    for record in records:
+        value = value_of(record)
         payload = value.get("payload") if isinstance(value, dict) else None
         if not isinstance(payload, dict):
             continue
         if value.get("kind") == CHECKPOINT:
-            found.append(entry)
+            found.append(record)
         elif value.get("kind") == WITHDRAWN:
             found = [made for made in found if value_of(made)["payload"].get("step", 0) <= payload.get("after_step", 0)]
     return found

@@ -5,8 +5,8 @@ object's age says nothing about that. Therefore:
 
 - The collector marks what nothing reaches as condemned (`condemned/<key>/0000000001.json`) and deletes it a grace period later at the
   earliest, if nothing reaches it then.
-- A writer looks for that mark before it relies on a key. Where it finds one, it makes the next entry of the chain, "kept"; the collector
-  makes the next entry, "deleting", before it deletes. Entries are made by conditional create, so exactly one of the two wins.
+- A writer looks for that mark before it relies on a key. Where it finds one, it makes the next record of the chain, "kept"; the collector
+  makes the next record, "deleting", before it deletes. Records are made by conditional create, so exactly one of the two wins.
 - A writer that finds "deleting" waits until the chain is deleted, and then writes the content as new.
 
 A mark that comes after the writer's look is at least a grace period older than the deletion, and the collector looks for what is reachable
@@ -35,7 +35,7 @@ TAKEOVER_SECONDS: Final = 900.0
 """After which a deletion under way is that of a collector that died: longer than a request to the storage and its retries take."""
 POLL_SECONDS: Final = 0.2
 HINT: Final = "delete this file: nothing is lost, the collector marks again what nothing reaches"
-_ENTRY: Final = re.compile(rf"{PREFIX}/(?P<key>.+)/(?P<number>\d{{10}})\.json")
+_NUMBERED: Final = re.compile(rf"{PREFIX}/(?P<key>.+)/(?P<number>\d{{10}})\.json")
 
 State = Literal["condemned", "kept", "deleting"]
 
@@ -46,11 +46,11 @@ class CondemnedMark:
 
     key: str
     head: int
-    """Number of the newest entry."""
+    """Number of the newest record."""
     condemned_at: datetime | None
-    """By the storage's clock; None where the chain has lost its first entry and means nothing."""
+    """By the storage's clock; None where the chain has lost its first record and means nothing."""
     moved_at: datetime
-    """When the newest entry was made."""
+    """When the newest record was made."""
 
 
 class Condemned:
@@ -69,7 +69,7 @@ class Condemned:
         Returns:
             Whether there was a mark: content that was read from the key before may be deleted.
         """
-        if not self._bucket.exists(_entry(key, 1)):
+        if not self._bucket.exists(_key(key, 1)):
             return False
         seen_at = self._clock()
         while True:
@@ -91,7 +91,7 @@ class Condemned:
         """
         found: dict[str, CondemnedMark] = {}
         for entry in self._bucket.list(PREFIX, seen=seen):
-            match = _ENTRY.fullmatch(entry.key)
+            match = _NUMBERED.fullmatch(entry.key)
             if match is None:
                 raise StoreError("record.foreign", f"{self._bucket.uri(entry.key)} is not a mark", hint="move it out of the store")
             key, number = match["key"], int(match["number"])
@@ -102,8 +102,8 @@ class Condemned:
 
     def condemn(self, key: str) -> None:
         """Mark a key that nothing reaches and that has no mark."""
-        # The existence of the first entry is all that counts: one that a power loss has emptied or dropped does no harm.
-        self._bucket.put(_entry(key, 1), b"{}\n")
+        # The existence of the first record is all that counts: one that a power loss has emptied or dropped does no harm.
+        self._bucket.put(_key(key, 1), b"{}\n")
 
     def take(self, mark: CondemnedMark) -> CondemnedMark | None:
         """Begin to delete a key; None where a writer has claimed it, or another collector was first."""
@@ -112,13 +112,13 @@ class Condemned:
         return CondemnedMark(key=mark.key, head=mark.head + 1, condemned_at=mark.condemned_at, moved_at=mark.moved_at)
 
     def state(self, mark: CondemnedMark) -> State | None:
-        """Return the newest entry of a chain, None where the chain is deleted or has no first entry."""
+        """Return the newest state of a chain, None where the chain is deleted or has no first record."""
         return None if mark.condemned_at is None else self._state(mark.key, mark.head)
 
     def clear(self, mark: CondemnedMark) -> None:
-        """Remove a key's chain: it is reached, claimed, or deleted. The first entry goes first: without it a chain means nothing."""
+        """Remove a key's chain: it is reached, claimed, or deleted. The first record goes first: without it a chain means nothing."""
         for number in range(1, mark.head + 1):
-            self._bucket.delete(_entry(mark.key, number), prune=True)
+            self._bucket.delete(_key(mark.key, number), prune=True)
 
     def _head(self, key: str) -> int:
         names = [entry.key.rsplit("/", 1)[-1] for entry in self._bucket.list(f"{PREFIX}/{key}")]
@@ -127,7 +127,7 @@ class Condemned:
     def _state(self, key: str, head: int) -> State | None:
         if head <= 1:
             return "condemned" if head else None
-        name = _entry(key, head)
+        name = _key(key, head)
         data = self._bucket.find(name)
         if data is None:
             return None
@@ -138,9 +138,9 @@ class Condemned:
         return "kept" if state == "kept" else "deleting"
 
     def _move(self, key: str, state: State, *, expected: int) -> bool:
-        name = _entry(key, expected + 1)
+        name = _key(key, expected + 1)
         return self._bucket.create_own(name, records.encode(name, {"state": state, "nonce": secrets.token_hex(8)}))
 
 
-def _entry(key: str, number: int) -> str:
+def _key(key: str, number: int) -> str:
     return f"{PREFIX}/{key}/{number:010d}.json"

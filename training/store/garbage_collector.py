@@ -226,7 +226,7 @@ class Collector:
             self._clear(mark)
 
     def _drop(self, unit: Unit, kind: str) -> None:
-        """Delete files that stay or go together; `_RESULT.json` first, and revisions oldest first."""
+        """Delete files that stay or go together; `_RESULT.json` first, and records of chains oldest first."""
         self._report.add(kind, "deleted", unit.size_bytes)
         if self._is_dry:
             return

@@ -75,7 +75,7 @@ class Launches:
             return LaunchRecord(**{**record.value, "avoided_nodes": avoided_nodes, "number": record.number})
 
     def claim(self, launch: LaunchRecord, *, after: int) -> bool:
-        """Make `launch` the launch `after + 1`; say whether it was us (False: another operator was faster)."""
+        """Make `launch` the launch `after + 1`; return False where another operator was faster."""
         values = {name: value for name, value in asdict(launch).items() if name != "number"}
         return self._ref.move(values, expected=after)
 

@@ -168,7 +168,7 @@ class HolderWatch:
 
     def poll(self) -> tuple[LeaseHolder | None, int]:
         """Return (the live foreign holder or None, the epoch that may be taken over or 0)."""
-        # Revisions never change: what was read once is known, and a poll lists what is new.
+        # Records never change: what was read once is known, and a poll lists what is new.
         for record in self._chain.history(after=self._known):
             self._holder, self._known = _holder_after(self._holder, record), record.number
         holder = self._holder

@@ -215,7 +215,7 @@ class JournalWriter:
             if not _create(self._journal, claim.first, claim.data):
                 self._claim = None
             elif claim.attempt > 1 and self._journal.is_inside(claim.first):
-                # The earlier attempt lives: since we looked, it took this name, and merged it into another object.
+                # The earlier attempt lives: after the listing it took this name, and merged the object into another one.
                 self._journal.bucket.delete(self._journal.key(claim.first))
                 self._claim = None
             else:

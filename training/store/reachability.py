@@ -26,7 +26,7 @@ UNDELIVERED: Final = "tracking"
 """Prefix of notes of metrics that MLflow does not have yet: `<key of the training>/<attempt>-<journal>.json`."""
 TOPS: Final = ("runs", metric_journal.PREFIX, "studies", "refs")
 """Folders of a store whose files go by their age, without a mark before: no process takes them up by name."""
-_REVISION: Final = re.compile(r"(?P<ref>.+)/\d{10}\.json")
+_NUMBERED: Final = re.compile(r"(?P<ref>.+)/\d{10}\.json")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -270,24 +270,24 @@ def grouped(entries: Iterable[Listed]) -> list[Unit]:
     """Group files of `TOPS` that stay or go together; one that is not recognised is in no group, and stays."""
     found: dict[str, Unit] = {}
     for entry in entries:
-        parts, revision = entry.key.split("/"), _REVISION.fullmatch(entry.key)
+        parts, numbered = entry.key.split("/"), _NUMBERED.fullmatch(entry.key)
         if parts[0] != "refs":
             key = "/".join(parts[:3]) if len(parts) > 3 else None
-        elif revision is not None and parts[1] == "studies":
+        elif numbered is not None and parts[1] == "studies":
             # A study is one unit: its refs and the records of its trials.
             key = "/".join(parts[1:4])
         else:
-            key = None if revision is None else revision["ref"]
+            key = None if numbered is None else numbered["ref"]
         if key is not None:
             found.setdefault(key, Unit(key)).entries.append(entry)
     return list(found.values())
 
 
 def heads(entries: Iterable[Listed]) -> list[str]:
-    """Return the keys of the newest revisions of the refs among these files."""
+    """Return the keys of the newest records of the refs among these files."""
     found: dict[str, str] = {}
     for entry in entries:
-        if match := _REVISION.fullmatch(entry.key):
+        if match := _NUMBERED.fullmatch(entry.key):
             found[match["ref"]] = max(entry.key, found.get(match["ref"], ""))
     return list(found.values())
 

@@ -241,7 +241,7 @@ class WorkFolder:
         if value is None:
             return None
         with records.readable(self._bucket.uri(f"{self._prefix}/{name}"), hint=RECORD_HINT):
-            return records.require(value, "note", **{field: wanted for field, wanted in types.items() if field in value})
+            return records.require(value, "record", **{field: wanted for field, wanted in types.items() if field in value})
 
 
 def read_request(bucket: Bucket, uri: str) -> StageRequest:
@@ -257,11 +257,11 @@ def read_request(bucket: Bucket, uri: str) -> StageRequest:
 
 
 def _check_record(value: Any) -> None:
-    records.require(value, "journal entry", kind=str, epoch=int)
+    records.require(value, "record of the journal", kind=str, epoch=int)
     if value["kind"] == "lease":
-        records.require(value, "lease entry", owner=str, attempt_id=str)
+        records.require(value, "lease", owner=str, attempt_id=str)
     elif value["kind"] != "release":
-        records.require(value, "journal entry", payload=dict)
+        records.require(value, "record of the journal", payload=dict)
 
 
 def _check_launch(value: Any) -> None:
