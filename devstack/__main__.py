@@ -58,8 +58,8 @@ def _run(settings: Settings, options: argparse.Namespace) -> int:
 def _backfill(settings: Settings, options: argparse.Namespace) -> int:
     from devstack.backfill import BackfillRange, run_backfill
 
-    order = BackfillRange(first=options.first, last=options.last, force=options.force, keep_going=options.keep_going)
-    return run_backfill(settings, options.pipeline, order, say=say)
+    wanted = BackfillRange(first=options.first, last=options.last, force=options.force, keep_going=options.keep_going)
+    return run_backfill(settings, options.pipeline, wanted, say=say)
 
 
 def _start(settings: Settings, _options: argparse.Namespace) -> int:

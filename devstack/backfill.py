@@ -59,15 +59,15 @@ class BackfillRange:
     """Continue after a night that failed."""
 
 
-def run_backfill(settings: Settings, pipeline: str, order: BackfillRange, *, say: Say) -> int:
+def run_backfill(settings: Settings, pipeline: str, wanted: BackfillRange, *, say: Say) -> int:
     """Run every night of the range that has not succeeded yet; return 0 if all have then, 1 otherwise.
 
     Raises:
         BadDayError: `backfill.range`, `backfill.future`, `backfill.too_many`, `backfill.empty`; nothing was started then.
-        NightshiftError: those of `night.run_night`.
+        NightshiftError: those of `run_command.run_night`.
     """
     spec = checked_spec(settings, pipeline)
-    days = nights_of(spec, order, now=datetime.now(UTC))
+    days = nights_of(spec, wanted, now=datetime.now(UTC))
     start(settings, say)
     say(f"{len(days)} nights of {spec.name}, {days[0]} to {days[-1]}, one after the other")
     _say_what_is_before_the_champion(settings, spec, days, say)
@@ -79,21 +79,21 @@ def run_backfill(settings: Settings, pipeline: str, order: BackfillRange, *, say
             wait_parsed(client, spec.name, say, written_at=written_at(settings, spec.name))
             with switched_on(client, settings.home, spec.name, say), keeper:
                 require_noted_places(settings, spec)
-                for row in _run(settings, client, spec, days, order, say):
+                for row in _run(settings, client, spec, days, wanted, say):
                     rows.append(row)
     finally:
         client.close()
-        say(_ending(spec, order, days, rows))
+        say(_ending(spec, wanted, days, rows))
     return 0 if len(rows) == len(days) and not any(row.decision == "failed" for row in rows) else 1
 
 
-def nights_of(spec: PipelineSpec, order: BackfillRange, *, now: datetime) -> list[date]:
+def nights_of(spec: PipelineSpec, wanted: BackfillRange, *, now: datetime) -> list[date]:
     """Return the days of the range, in the pipeline's time zone, on which its schedule has a slot; every day without a schedule.
 
     Raises:
         BadDayError: the range is reversed, too long, without a slot, or reaches into the future.
     """
-    first, last = order.first, order.last
+    first, last = wanted.first, wanted.last
     if last < first:
         raise BadDayError("backfill.range", f"FROM {first} is later than TO {last}", hint="exchange them")
     days: list[date] = []
@@ -117,19 +117,21 @@ def nights_of(spec: PipelineSpec, order: BackfillRange, *, now: datetime) -> lis
     return days
 
 
-def _run(settings: Settings, client: AirflowApi, spec: PipelineSpec, days: Sequence[date], order: BackfillRange, say: Say) -> Iterator[Row]:
+def _run(
+    settings: Settings, client: AirflowApi, spec: PipelineSpec, days: Sequence[date], wanted: BackfillRange, say: Say
+) -> Iterator[Row]:
     for position, day in enumerate(days, start=1):
         runs = past_runs(client, spec.name, day)
         finished = next((run.run_id for run in runs if run.state == "success"), None)
-        if finished is not None and not order.force:
+        if finished is not None and not wanted.force:
             say(f"night {position} of {len(days)}, {day}: {finished} succeeded before and is not run again (FORCE=1 does)")
             yield outcome(settings, client, spec, day, finished)
             continue
         say(f"night {position} of {len(days)}, {day}")
         night = next_night(spec, runs, wanted=day, now=datetime.now(UTC))
-        state = run_one(settings, client, spec, night, force=order.force, say=say, summed_up=False)
+        state = run_one(settings, client, spec, night, force=wanted.force, say=say, summed_up=False)
         yield outcome(settings, client, spec, day, night.run_id) if state == "success" else Row(day, decision="failed")
-        if state != "success" and not order.keep_going:
+        if state != "success" and not wanted.keep_going:
             return
 
 
@@ -151,11 +153,11 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join(in_columns([HEADER, *(row.cells() for row in rows)]))
 
 
-def _ending(spec: PipelineSpec, order: BackfillRange, days: Sequence[date], rows: Sequence[Row]) -> str:
+def _ending(spec: PipelineSpec, wanted: BackfillRange, days: Sequence[date], rows: Sequence[Row]) -> str:
     lines = ["", table(rows)] if rows else [""]
     left = [*(row.day for row in rows if row.decision == "failed"), *days[len(rows) :]]
     if left:
-        command = f"make backfill PIPELINE={spec.name} FROM={min(left)} TO={order.last}"
+        command = f"make backfill PIPELINE={spec.name} FROM={min(left)} TO={wanted.last}"
         lines.append(f"{len(left)} of {len(days)} nights are not done; once the cause is repaired: {command}")
         lines.append("finished nights are not run again; KEEP_GOING=1 continues after a night that failed")
     return "\n".join(lines)

@@ -147,7 +147,7 @@ def _boxes(bars: Sequence[Bar]) -> tuple[Box, ...]:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class NightBar:
+class RunBar:
     """A run in a chart, in pixels."""
 
     x: float
@@ -162,7 +162,7 @@ class RunChart:
     """A number over the runs."""
 
     name: str
-    bars: tuple[NightBar, ...]
+    bars: tuple[RunBar, ...]
     newest: str
     least: str
     most: str
@@ -203,6 +203,6 @@ def _chart(name: str, values: Sequence[tuple[str, float]], words: Callable[[floa
     for place, (at, value) in enumerate(values):
         height = round(RUN_HEIGHT * max(0.0, value) / highest, 2)
         x, y, width = round(place * step, 2), round(RUN_HEIGHT - height, 2), round(step * 0.85, 2)
-        bars.append(NightBar(x=x, y=y, width=width, height=height, title=f"{at}: {words(value)}"))
+        bars.append(RunBar(x=x, y=y, width=width, height=height, title=f"{at}: {words(value)}"))
     numbers = [value for _, value in values]
     return RunChart(name=name, bars=tuple(bars), newest=words(numbers[-1]), least=words(min(numbers)), most=words(max(numbers)))

@@ -75,16 +75,16 @@ def _print_one(client: Client, options: argparse.Namespace) -> int:
 
 
 def _follow(client: Client, options: argparse.Namespace) -> int:
-    shown: dict[tuple[str, int], str | None] = {}
+    printed: set[tuple[str, int]] = set()
     while True:
         run = client.run(options.id)
         stages = [_chosen(run, options.stage)] if options.stage else run.stages
-        new = next((each for each in stages if each.started_at is not None and (each.name, each.try_number) not in shown), None)
+        new = next((each for each in stages if each.started_at is not None and (each.name, each.try_number) not in printed), None)
         if new is not None:
             _print_head(new.name, new.try_number, options)
             for record in _records(client, run, new.name, new.try_number, follow=True):
                 _print(record, options)
-            shown[new.name, new.try_number] = new.state
+            printed.add((new.name, new.try_number))
         elif run.state in ENDED or (options.stage and stages[0].state in STAGE_ENDED):
             return 1 if (stages[0].state if options.stage else run.state) == FAILED else 0
         else:

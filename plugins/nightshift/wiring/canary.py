@@ -1,7 +1,7 @@
 """A canary's DAG: champion and canary score what arrived since the canary was made; the canary serves no requests.
 
-Each run is one look. The first starts when a version becomes canary. A look that leaves the canary open makes the run of the next one
-(`next_look`), which waits in the state queued until the next slot of `promote.canary.schedule`. Without a canary there are no runs.
+The first run starts when a version becomes canary. A run that leaves the canary open makes the next one (`next_look`), which waits
+in the state queued until the next slot of `promote.canary.schedule`. Without a canary there are no runs.
 A schedule of Airflow's would make a run at each slot, with or without a canary, or read the database in the scheduler and at each parse.
 """
 

@@ -1,1 +1,1 @@
-"""The ledger: decisions, the aliases of a model, and what hangs on them. SQLAlchemy only: operators read it too."""
+"""The ledger: decisions, the aliases of a model, semantic versions and orders to roll back. SQLAlchemy only: operators read it too."""

@@ -13,8 +13,9 @@ from training.store import Store
 
 
 class MLflowState:
-    """What is read is read once, the standing first: as long as it has not moved afterwards, what MLflow showed belongs to it.
+    """A model in MLflow and in the ledger.
 
+    What is read is read once, the standing first: as long as it has not moved afterwards, what MLflow showed belongs to it.
     Of an unchanged model MLflow is asked for its aliases, its versions (a page of 1,000 each) and the logged models behind the aliases.
     """
 

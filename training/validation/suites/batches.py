@@ -24,7 +24,7 @@ def judge_batches(expectations: list[Any], batches: Iterable[pd.DataFrame]) -> l
 
     Args:
         batches: all rows, some at a time, with the types of the whole; at least one. Only one if an expectation has a type that is not in
-            `kinds.ADDITIVE`.
+            `supported_expectations.ADDITIVE`.
 
     Raises:
         NotAdditiveError: there are several batches, and an expectation asks for more than counts of its rows.

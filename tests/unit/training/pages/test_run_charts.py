@@ -15,12 +15,14 @@ from training.validation.results import Findings
 DAY = datetime(2026, 1, 2, tzinfo=UTC)
 
 
-def night(day: int, rows: int, *, age: float | None = 2.0, missing: dict[str, int] | None = None, table: str = "orders") -> dict[str, Any]:
+def numbers(
+    day: int, rows: int, *, age: float | None = 2.0, missing: dict[str, int] | None = None, table: str = "orders"
+) -> dict[str, Any]:
     return {"as_of": f"2026-01-{day:02}", "tables": {table: {"rows": rows, "age_hours": age, "missing": missing or {}}}}
 
 
-def test_rows_age_and_completeness_of_each_night_are_bars() -> None:
-    runs = [night(1, 100), night(2, 50, age=8.0, missing={"price": 25})]
+def test_rows_age_and_completeness_of_each_run_are_bars() -> None:
+    runs = [numbers(1, 100), numbers(2, 50, age=8.0, missing={"price": 25})]
     charts = {chart.name: chart for chart in run_charts(runs)["orders"]}
     assert [bar.height for bar in charts["rows"].bars] == [RUN_HEIGHT, RUN_HEIGHT / 2]
     assert [bar.title for bar in charts["age of the newest row"].bars] == ["2026-01-01: 2.0 h", "2026-01-02: 8.0 h"]
@@ -30,19 +32,19 @@ def test_rows_age_and_completeness_of_each_night_are_bars() -> None:
 
 def test_columns_with_the_most_missing_values_have_a_chart() -> None:
     missing = {f"c{number:02}": number for number in range(1, MAX_RUN_COLUMNS + 4)}
-    names = [chart.name for chart in run_charts([night(1, 100), night(2, 100, missing=missing)])["orders"][2:]]
+    names = [chart.name for chart in run_charts([numbers(1, 100), numbers(2, 100, missing=missing)])["orders"][2:]]
     assert len(names) == MAX_RUN_COLUMNS
     assert names[0].startswith(f"c{MAX_RUN_COLUMNS + 3}")
 
 
 def test_a_table_without_event_times_or_that_is_new_has_the_charts_that_it_can_have() -> None:
-    assert [chart.name for chart in run_charts([night(1, 5, age=None), night(2, 6, age=None)])["orders"]] == ["rows"]
-    assert len(run_charts([night(1, 5, table="old"), night(2, 6)])["orders"][0].bars) == 1
+    assert [chart.name for chart in run_charts([numbers(1, 5, age=None), numbers(2, 6, age=None)])["orders"]] == ["rows"]
+    assert len(run_charts([numbers(1, 5, table="old"), numbers(2, 6)])["orders"][0].bars) == 1
 
 
-def test_one_night_alone_has_no_chart_and_empty_tables_divide_by_nothing() -> None:
-    assert run_charts([night(1, 5)]) == {}
-    assert run_charts([night(1, 0), night(2, 0)])["orders"][0].bars[0].height == 0
+def test_one_run_alone_has_no_chart_and_empty_tables_divide_by_nothing() -> None:
+    assert run_charts([numbers(1, 5)]) == {}
+    assert run_charts([numbers(1, 0), numbers(2, 0)])["orders"][0].bars[0].height == 0
 
 
 @pytest.mark.parametrize(
@@ -59,15 +61,15 @@ def test_age_of_any_instant_that_a_file_can_hold(newest: str, hours: float | Non
     assert age == (None if hours is None else pytest.approx(hours, abs=0.001))
 
 
-def test_the_newest_nights_are_kept() -> None:
+def test_the_newest_runs_are_kept() -> None:
     runs: list[Any] = []
     for day in range(MAX_RUNS + 5):
-        runs = with_run(runs, night(day, 1))
+        runs = with_run(runs, numbers(day, 1))
     assert [len(runs), runs[-1]["as_of"]] == [MAX_RUNS, f"2026-01-{MAX_RUNS + 4}"]
 
 
 def test_names_are_escaped_in_the_page() -> None:
-    runs = [night(1, 5, missing={"<script>": 1}), night(2, 5)]
+    runs = [numbers(1, 5, missing={"<script>": 1}), numbers(2, 5)]
     page = render_report(Findings(runs=runs), pipeline="p", as_of=DAY, window=(DAY, DAY), snapshot_digest="d").decode()
     assert "Last 2 runs of orders" in page
     assert "<script" not in page
