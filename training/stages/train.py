@@ -225,10 +225,8 @@ def _identity(train: Train, dataset_digest: str, gang: Gang | Alone, layout: Lay
     """Return what a checkpoint must agree on for a training to resume from it."""
     identity: CheckpointIdentity = {"world_size": gang.world_size, "batch_size": train.batch_size, "dataset": dataset_digest}
     if train.placement.threads_per_process is not None:
-        # Only where the spec sets them: checkpoints of families with their own number stay usable.
         identity["threads"] = train.placement.threads_per_process
     if gang.device.type != "cpu":
-        # Not for the CPU, so that its earlier checkpoints stay usable.
         identity["device"] = gang.device.type
     if not layout.is_replicated:
         identity["layout"] = layout.sizes()

@@ -219,8 +219,8 @@ def _remembered_hash(value: str | float) -> int:
 class Hash:
     buckets: int
     exact: bool = False
-    """Whether integers that float64 lacks are distinguished from their neighbours: training rows had some. Older models do not. Where
-    training rows had none, such an integer has the bucket of its float64, in evaluation and serving alike."""
+    """Whether integers that float64 lacks are distinguished from their neighbours: training rows had some. Where they had
+    none, such an integer has the bucket of its float64, in evaluation and serving alike."""
     kind: ClassVar[str] = "hash"
     dtype: ClassVar[CellType] = "int32"
 

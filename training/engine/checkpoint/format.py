@@ -45,9 +45,9 @@ class CheckpointIdentity(TypedDict):
     threads: NotRequired[int]
     """Of each process, only where the spec sets them."""
     device: NotRequired[str]
-    """None for the CPU."""
+    """Absent for the CPU."""
     layout: NotRequired[dict[str, int]]
-    """Of processes that share a model; none where each has all of it."""
+    """Of processes that share a model; absent where each has all of it."""
 
 
 class ScaleEntry(TypedDict):
