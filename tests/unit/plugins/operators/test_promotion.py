@@ -44,7 +44,7 @@ class Outlets(defaultdict[Any, Any]):
 
 
 @pytest.fixture
-def in_yaml(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+def announced(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     events: list[dict[str, Any]] = []
     monkeypatch.setattr(promotion, "announce", lambda event, alerts, unlogged: events.append(dict(event)))
     return events
@@ -104,34 +104,34 @@ def decided(found: StageResult) -> Outlets:
         ("rolled_back", "canary_ended", None, "rolled_back"),
     ],
 )
-def test_each_decision_has_its_event(told: list[dict[str, Any]], decision: str, action: str, alias: str | None, event: str) -> None:
+def test_each_decision_has_its_event(announced: list[dict[str, Any]], decision: str, action: str, alias: str | None, event: str) -> None:
     added = decided(result(decision, action)).added
     assert [asset for asset, _ in added] == ([] if alias is None else [model_asset(MODEL, alias)])
     for _, extra in added:
         assert (extra["version"], extra["semantic_version"], extra["key"], extra["decided_by"]) == ("7", "1.2.0", "k", "ann")
-    assert [(entry["event"], entry["version"], entry["reason"]) for entry in told] == [(event, "1.2.0", "words")]
+    assert [(entry["event"], entry["version"], entry["reason"]) for entry in announced] == [(event, "1.2.0", "words")]
 
 
-def test_the_champion_measured_again_is_no_event(told: list[dict[str, Any]]) -> None:
+def test_the_champion_measured_again_is_no_event(announced: list[dict[str, Any]]) -> None:
     assert decided(result("accepted", "recorded")).added == []
-    assert told == []
+    assert announced == []
 
 
-def test_a_canary_that_waits_on_and_a_decision_that_was_found_send_no_alert(told: list[dict[str, Any]]) -> None:
+def test_a_canary_that_waits_on_and_a_decision_that_was_found_send_no_alert(announced: list[dict[str, Any]]) -> None:
     assert decided(result("waiting", "recorded")).added == []
     earlier = RunIdentity(dag_id=MODEL, run_id="yesterday", task_id="promote")
     assert decided(result("accepted", "promoted", earlier)).added == []
-    assert told == []
+    assert announced == []
 
 
-def test_a_second_try_that_finds_its_own_decision_tells_of_it(told: list[dict[str, Any]]) -> None:
+def test_a_second_try_that_finds_its_own_decision_tells_of_it(announced: list[dict[str, Any]]) -> None:
     first_try = RunIdentity(dag_id=MODEL, run_id="r1", task_id="promote", try_number=0)
     assert len(decided(result("accepted", "promoted", first_try)).added) == 1
-    assert len(told) == 1
+    assert len(announced) == 1
 
 
 def test_a_decision_that_was_followed_by_another_is_not_told_again_when_its_task_is_cleared(
-    ledger: Ledger, told: list[dict[str, Any]]
+    ledger: Ledger, announced: list[dict[str, Any]]
 ) -> None:
     first = candidate(ledger, 1)
     found = result("accepted", "promoted")
@@ -141,7 +141,7 @@ def test_a_decision_that_was_followed_by_another_is_not_told_again_when_its_task
     assert len(decided(found).added) == 1
     candidate(ledger, 3)
     assert decided(found).added == []
-    assert len(told) == 2
+    assert len(announced) == 2
 
 
 def test_a_forged_spec_decides_nothing(settings: Settings) -> None:

@@ -26,7 +26,7 @@ def ledger(empty_database: str) -> Ledger:
     return Ledger(empty_database)
 
 
-def in_yaml(results: list[Any]) -> list[str]:
+def refusals(results: list[Any]) -> list[str]:
     return [result.code for result in results if isinstance(result, NightshiftError)]
 
 
@@ -40,7 +40,7 @@ def test_of_eight_promotions_at_once_one_wins_in_each_round(ledger: Ledger, roun
         numbers = range(revision * RIVALS + 1, revision * RIVALS + RIVALS + 1)
         results = at_once([partial(decide_on, ledger, number, revision=revision) for number in numbers])
         (winner,) = answers(results)
-        assert in_yaml(results) == ["promotion.conflict"] * (RIVALS - 1)
+        assert refusals(results) == ["promotion.conflict"] * (RIVALS - 1)
         assert seats(ledger) == (winner.version, None)
         assert ledger.standing("m").revision == revision + 1
     assert [entry.revision for entry in ledger.history("m")] == list(range(1, rounds + 1))
@@ -123,12 +123,12 @@ def test_an_approval_and_another_promotion_at_once_move_the_standing_once(ledger
         ending = ledger.ending_of("m", request.key)
         assert ending is not None
         if ending.outcome == "approved":
-            assert in_yaml(results) == ["promotion.conflict"]
+            assert refusals(results) == ["promotion.conflict"]
             assert seats(ledger) == (str(number), None)
         else:
             # Superseded by the promotion before it was answered.
             assert ending.outcome == "superseded"
-            assert in_yaml(results) == ["approval.ended"]
+            assert refusals(results) == ["approval.ended"]
             assert seats(ledger) == (str(number + 100), None)
 
 
@@ -149,7 +149,7 @@ def test_a_canary_settled_rolled_back_and_displaced_at_once_ends_one_way(ledger:
         )
         ends = [entry for entry in ledger.history("m") if entry.version == str(number) and entry.action in ("promoted", "canary_ended")]
         assert len(ends) == 1
-        assert all(code == "promotion.conflict" for code in in_yaml(results))
+        assert all(code == "promotion.conflict" for code in refusals(results))
         if seats(ledger)[1] is not None:
             settle_canary(ledger, ledger.standing("m"), "rolled_back", reasons=[], evidence={}, decided_by="canary")
 
@@ -165,7 +165,7 @@ def test_one_rollback_ordered_eight_times_at_once_goes_back_once(ledger: Ledger,
     assert seats(ledger) == ("2", None)
     assert len(ledger.history("m")) == 4
     if order:
-        assert in_yaml(results) == []
+        assert refusals(results) == []
 
 
 def test_eight_callers_at_once_get_semantic_versions_of_their_own(empty_database: str) -> None:
