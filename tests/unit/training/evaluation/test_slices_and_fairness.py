@@ -130,11 +130,10 @@ def test_gaps_are_between_values_of_enough_rows() -> None:
     people = pd.DataFrame({"sex": ["f"] * 200 + ["m"] * 200 + ["x"] * 10})
     labels = np.tile([1.0, 0], 205)
     scores = np.where(labels > 0, 0.8, 0.2)
-    scores[:50] = 0.4
+    scores[:50] = 0.6
     scores[400:] = 0.0
-    found = fairness_of(values_by_column(people), ("sex",), ScoredRows(labels=labels, scores=scores), task="binary", least_support=100)[
-        "sex"
-    ]
+    rows = ScoredRows(labels=labels, scores=scores, threshold=0.7)
+    found = fairness_of(values_by_column(people), ("sex",), rows, task="binary", least_support=100)["sex"]
     rates = {one.value: one.true_positive_rate for one in found.values}
     assert rates == {"f": 0.75, "m": 1.0, "x": 0.0}
     assert found.equal_opportunity_gap == 0.25
