@@ -60,7 +60,7 @@ def of_version(ledger: Ledger, model: str, wanted: str, may: May) -> Subject:
         run=f"{pipeline}:{run_id}" if run_id else None,
         version=found.version,
         semantic_version=found.semantic_version,
-        as_of=instant_of(evidence["as_of"]),
+        as_of=instant_of(evidence["as_of"]) if "as_of" in evidence else None,
         outcome=found.decisions[0].outcome,
         snapshot=_text(evidence.get("snapshot_digest")),
     )

@@ -9,6 +9,7 @@ import mlflow
 import pytest
 
 from tests.unit.training.registry.scenes import decide_on
+from training.contracts import instant_of
 from training.registry.ledger.ledger import Ledger
 from training.registry.mlflow.runs import Evaluated, log_evaluation, note_decision
 from training.registry.mlflow.schema import ModelSchema, schema_text
@@ -54,7 +55,7 @@ def evaluated(registry: mlflow.MlflowClient, model: str, tmp_path: Path) -> Eval
             "description": "Ranks.",
             "dataset_uri": "file:///d",
         },
-        as_of="2026-02-01T02:00:00+00:00",
+        as_of=instant_of("2026-02-01T02:00:00+00:00"),
         dataset=DATASET,
     )
 
