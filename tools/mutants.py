@@ -50,7 +50,8 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {
     "training/engine/loop.py": tuple(f"{ENGINE}/test_{name}.py" for name in ("schedule", "steps", "epochs", "resume", "divergence")),
     **{
         f"training/engine/checkpoint/{file}.py": tuple(
-            f"{ENGINE}/{name}.py" for name in ("checkpoint/test_checkpoints", "checkpoint/test_types", "test_resume")
+            f"{ENGINE}/{name}.py"
+            for name in ("checkpoint/test_checkpoints", "checkpoint/test_reader", "checkpoint/test_types", "test_resume")
         )
         for file in ("format", "writer", "reader")
     },
