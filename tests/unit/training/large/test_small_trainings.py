@@ -1,4 +1,4 @@
-"""A training of a whole model imports nothing of the rooms of large models that it does not use. Real processes."""
+"""A training of a whole model imports nothing of `training.large` that it does not use. Real processes."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def rows(ledger: Ledger, model: str = "m") -> list[tuple[str, str, str]]:
 
 
 def at_once(works: Sequence[Callable[[], Any]]) -> list[Any]:
-    """Run all in threads of their own, from one barrier on; return each one's result, or the error that it was told."""
+    """Run all in threads of their own, from one barrier on; return each one's result, or its error."""
     barrier, results = threading.Barrier(len(works)), [None] * len(works)
 
     def run(place: int) -> None:
@@ -88,7 +88,7 @@ def at_once(works: Sequence[Callable[[], Any]]) -> list[Any]:
         except NightshiftError as err:
             results[place] = err
         except BaseException as err:
-            results[place] = AssertionError(f"neither answered nor told: {err!r}")
+            results[place] = AssertionError(f"neither answered nor refused: {err!r}")
 
     threads = [threading.Thread(target=run, args=(place,)) for place in range(len(works))]
     for thread in threads:

@@ -1,6 +1,6 @@
 """A bucket in memory whose every operation is a step, and a seeded scheduler that decides whose step is next, and who is killed.
 
-What runs on it is the product's own code: objects, manifests, refs, addresses and the collector.
+What runs on it is the product's own code: objects, manifests, refs, work folders and the collector.
 """
 
 from __future__ import annotations

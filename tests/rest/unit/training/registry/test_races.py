@@ -1,4 +1,4 @@
-"""Many decide at once: one wins, the others are told, and each request ends once. On SQLite and on PostgreSQL."""
+"""Many decide at once: one wins, the others get an error, and each request ends once. On SQLite and on PostgreSQL."""
 
 from __future__ import annotations
 

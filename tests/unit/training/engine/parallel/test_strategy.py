@@ -1,4 +1,4 @@
-"""The seam of parallel training: what the loop asks of a strategy, and that no other room knows how processes share a model."""
+"""The seam of parallel training: what the loop asks of a strategy, and that no other package knows how processes share a model."""
 
 from __future__ import annotations
 

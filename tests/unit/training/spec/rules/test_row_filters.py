@@ -1,4 +1,4 @@
-"""Rules of `data.source.where` and `data.source.sample`, and that specs without them have the work ids that they had."""
+"""Rules of `data.source.where` and `data.source.sample`, and that a work id covers them."""
 
 from __future__ import annotations
 
