@@ -35,7 +35,6 @@ ENV PATH=/opt/venv/bin:/usr/local/bin:/usr/bin:/bin \
     PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1 \
     HOME=/tmp \
-    MPLCONFIGDIR=/tmp/matplotlib \
     NIGHTSHIFT_EXPECTATIONS=/opt/nightshift/expectations \
     MLFLOW_DISABLE_TELEMETRY=true \
     MLFLOW_ALLOW_PICKLE_DESERIALIZATION=false \

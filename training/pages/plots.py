@@ -1,30 +1,28 @@
-"""The report's pictures, as SVG text without a clock or random ids, of a size that does not grow with the rows.
+"""The charts of an evaluation's page, of a size that does not grow with the rows.
 
-Every colour is one of the page's (`var(--candidate)`), so that the pictures follow it into dark mode and onto paper.
+Every colour is one of the page's (`var(--candidate)`), so that the charts follow it into dark mode and onto paper.
 """
 
 from __future__ import annotations
 
-import html
-import io
-import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
-import matplotlib as mpl
 import numpy as np
-from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
 from training.evaluation.metrics.calibration import calibration_bins
 from training.evaluation.metrics.curves import precision_recall_curve, roc_curve
 from training.evaluation.metrics.ranking import RankedRows
+from training.pages.axes import Axis
+from training.pages.charts import RULE, Chart, Look, staircase
 from training.spec.sections.evaluation import Gain
 
 Floats = NDArray[np.float64]
 Models = Mapping[str, Floats]
 """Role ("candidate", "champion", "canary") to the scores, [n] or for multiclass [n, classes]."""
+Draw = Callable[[Chart, str, Floats], None]
+"""Adds one model to a chart: its role and its scores."""
 
 MAX_POINTS: Final = 300
 """Of one curve: more than a screen shows."""
@@ -33,21 +31,13 @@ MAX_CLASSES: Final = 12
 NDCG_CUTS: Final = (1, 3, 5, 10, 20)
 NUM_BINS: Final = 20
 
-# Colours that stand for the page's own, which take their places in the finished text.
-CANDIDATE, CHAMPION, CANARY, VALIDATION, INK, FAINT = "#1b6ca8", "#777778", "#8a5a00", "#b3541e", "#222223", "#dddcdd"
-_VARIABLES: Final = {
-    CANDIDATE: "candidate",
-    CHAMPION: "champion",
-    CANARY: "canary",
-    VALIDATION: "validation",
-    INK: "ink",
-    FAINT: "rule",
+LOOKS: Final[Mapping[str, Look]] = {
+    "candidate": Look(color="var(--candidate, #1b6ca8)"),
+    "champion": Look(color="var(--champion, #777778)", dash="6 3"),
+    "canary": Look(color="var(--canary, #8a5a00)", dash="2 2"),
 }
-_LOOKS: Final[Mapping[str, Mapping[str, str | int]]] = {
-    "candidate": {"color": CANDIDATE, "zorder": 3},
-    "champion": {"color": CHAMPION, "linestyle": "dashed", "zorder": 2},
-    "canary": {"color": CANARY, "linestyle": "dotted", "zorder": 2},
-}
+VALIDATION: Final = Look(color="var(--validation, #b3541e)", dash="6 3")
+IDEAL: Final = Look(color=RULE, line_width=1.0)
 
 
 def task_plots(
@@ -88,28 +78,28 @@ def binary_plots(labels: Floats, models: Models) -> dict[str, str]:
     if len(np.unique(labels)) < 2:
         return {}
 
-    def roc(axes: Any, name: str, scores: Floats) -> None:
+    def roc(chart: Chart, name: str, scores: Floats) -> None:
         false_rate, true_rate = roc_curve(labels, scores)
-        axes.plot(*thin(false_rate, true_rate), label=name, **_LOOKS[name])
+        chart.line(*thin(false_rate, true_rate), LOOKS[name], name)
 
-    def precision_recall(axes: Any, name: str, scores: Floats) -> None:
+    def precision_recall(chart: Chart, name: str, scores: Floats) -> None:
         precision, recall = precision_recall_curve(labels, scores)
         # Before the first positive is found, precision is of nothing: a fall from 1 to 0 that only draws a wall.
         found = recall[::-1] > 0
-        axes.plot(*thin(recall[::-1][found], precision[::-1][found]), label=name, **_LOOKS[name])
+        chart.line(*thin(recall[::-1][found], precision[::-1][found]), LOOKS[name], name)
 
-    def calibration(axes: Any, name: str, scores: Floats) -> None:
+    def calibration(chart: Chart, name: str, scores: Floats) -> None:
         means, shares, _ = calibration_bins(labels, scores)
-        axes.plot(means, shares, marker="o", markersize=4, label=name, **_LOOKS[name])
+        chart.line(means, shares, LOOKS[name], name, has_points=True)
 
-    def spread(axes: Any, name: str, scores: Floats) -> None:
-        _histogram(axes, name, scores, (0.0, 1.0))
+    def spread(chart: Chart, name: str, scores: Floats) -> None:
+        _histogram(chart, name, scores, (0.0, 1.0))
 
     return {
-        "ROC": _chart("ROC", roc, models, ("false positive rate", "true positive rate"), diagonal=True),
-        "Precision and recall": _chart("Precision and recall", precision_recall, models, ("recall", "precision")),
-        "Calibration": _chart("Calibration", calibration, models, ("mean predicted probability", "share of positives"), diagonal=True),
-        "Predictions": _chart("Predictions", spread, models, ("predicted probability", "share of rows")),
+        "ROC": _drawn("ROC", "false positive rate", "true positive rate", roc, models, diagonal=True),
+        "Precision and recall": _drawn("Precision and recall", "recall", "precision", precision_recall, models),
+        "Calibration": _drawn("Calibration", "mean predicted probability", "share of positives", calibration, models, diagonal=True),
+        "Predictions": _drawn("Predictions", "predicted probability", Axis(name="share of rows", least=0.0), spread, models),
     }
 
 
@@ -120,18 +110,17 @@ def ranking_plots(labels: Floats, models: Models, groups: NDArray[np.int64], *, 
     ranked = {name: RankedRows(labels=labels, scores=scores, groups=groups, gain=gain) for name, scores in models.items()}
     values = {name: {cut: rows.ndcg(cut) for cut in NDCG_CUTS} for name, rows in ranked.items()}
 
-    def by_cut(axes: Any, name: str, _: Floats) -> None:
+    def by_cut(chart: Chart, name: str, _: Floats) -> None:
         means = [float(np.nanmean(values[name][cut])) for cut in NDCG_CUTS]
-        axes.plot(NDCG_CUTS, means, marker="o", markersize=4, label=name, **_LOOKS[name])
-        axes.set_xticks(NDCG_CUTS)
+        chart.line(NDCG_CUTS, means, LOOKS[name], name, has_points=True)
 
-    def spread(axes: Any, name: str, _: Floats) -> None:
+    def spread(chart: Chart, name: str, _: Floats) -> None:
         found = values[name][10]
-        _histogram(axes, name, found[np.isfinite(found)], (0.0, 1.0))
+        _histogram(chart, name, found[np.isfinite(found)], (0.0, 1.0))
 
     return {
-        "NDCG by cut": _chart("NDCG by cut", by_cut, models, ("k", "NDCG@k")),
-        "NDCG@10 over groups": _chart("NDCG@10 over groups", spread, models, ("NDCG@10", "share of groups")),
+        "NDCG by cut": _drawn("NDCG by cut", Axis(name="k", ticks=NDCG_CUTS), "NDCG@k", by_cut, models),
+        "NDCG@10 over groups": _drawn("NDCG@10 over groups", "NDCG@10", Axis(name="share of groups", least=0.0), spread, models),
     }
 
 
@@ -141,34 +130,35 @@ def regression_plots(labels: Floats, models: Models) -> dict[str, str]:
     low, high = np.quantile(np.concatenate(list(residuals.values())), [0.005, 0.995])
     bounds = (float(low), float(high)) if high > low else (float(low) - 0.5, float(low) + 0.5)
 
-    def spread(axes: Any, name: str, _: Floats) -> None:
+    def spread(chart: Chart, name: str, _: Floats) -> None:
         # What lies outside is counted in the outermost bins: a long tail would leave one bar.
-        _histogram(axes, name, np.clip(residuals[name], *bounds), bounds)
+        _histogram(chart, name, np.clip(residuals[name], *bounds), bounds)
 
-    def by_prediction(axes: Any, name: str, scores: Floats) -> None:
+    def by_prediction(chart: Chart, name: str, scores: Floats) -> None:
         parts = np.array_split(np.argsort(scores, kind="stable"), min(NUM_BINS, len(scores)))
         centres = [float(scores[part].mean()) for part in parts]
-        p10, p50, p90 = (np.array([np.quantile(residuals[name][part], q) for part in parts]) for q in (0.1, 0.5, 0.9))
-        axes.plot(centres, p50, label=f"{name}, median", **_LOOKS[name])
+        p10, p50, p90 = ([float(np.quantile(residuals[name][part], q)) for part in parts] for q in (0.1, 0.5, 0.9))
+        chart.line(centres, p50, LOOKS[name], f"{name}, median")
         if name == "candidate":
-            axes.fill_between(centres, p10, p90, color=CANDIDATE, alpha=0.18, linewidth=0, label="middle 80 %")
-            axes.axhline(0, color=FAINT, linewidth=1, zorder=1)
+            chart.band(centres, p10, p90, LOOKS[name], "middle 80 %")
+            chart.rule(y=0.0)
 
+    residual = "label less prediction"
     return {
-        "Residuals": _chart("Residuals", spread, models, ("label less prediction", "share of rows")),
-        "Residuals by prediction": _chart("Residuals by prediction", by_prediction, models, ("prediction", "label less prediction")),
+        "Residuals": _drawn("Residuals", residual, Axis(name="share of rows", least=0.0), spread, models),
+        "Residuals by prediction": _drawn("Residuals by prediction", "prediction", residual, by_prediction, models),
     }
 
 
 def multiclass_plots(labels: Floats, models: Models, classes: Sequence[str] = ()) -> dict[str, str]:
     """Return the candidate's confusion matrix, and how sure each model is against how often it is right; scores are [n, classes]."""
 
-    def calibration(axes: Any, name: str, scores: Floats) -> None:
+    def calibration(chart: Chart, name: str, scores: Floats) -> None:
         means, shares, _ = calibration_bins((scores.argmax(axis=1) == labels).astype(np.float64), scores.max(axis=1))
-        axes.plot(means, shares, marker="o", markersize=4, label=name, **_LOOKS[name])
+        chart.line(means, shares, LOOKS[name], name, has_points=True)
 
-    axes_names = ("probability of the predicted class", "share that is right")
-    plots = {"Calibration": _chart("Calibration", calibration, models, axes_names, diagonal=True)}
+    sure, right = "probability of the predicted class", "share that is right"
+    plots = {"Calibration": _drawn("Calibration", sure, right, calibration, models, diagonal=True)}
     if "candidate" in models:
         plots = {"Confusion": _confusion(labels, models["candidate"], classes), **plots}
     return plots
@@ -176,18 +166,14 @@ def multiclass_plots(labels: Floats, models: Models, classes: Sequence[str] = ()
 
 def history_plot(history: Sequence[Mapping[str, float]]) -> str:
     """Return training and validation loss by epoch (a round, for boosted trees)."""
-    figure, axes = new_figure(("epoch", "loss"))
+    chart = Chart("Loss", Axis(name="epoch", is_integer=True), Axis(name="loss"))
     epochs = np.array([entry["epoch"] for entry in history], dtype=np.float64)
-    for name, color, style in (("train_loss", CANDIDATE, "solid"), ("validation_loss", VALIDATION, "dashed")):
+    for name, look in (("train_loss", LOOKS["candidate"]), ("validation_loss", VALIDATION)):
         losses = np.array([entry.get(name, np.nan) for entry in history], dtype=np.float64)
         known = np.isfinite(losses)
         if known.any():
-            marker = "o" if known.sum() < NUM_BINS else None
-            label = name.replace("_", " ")
-            axes.plot(*thin(epochs[known], losses[known]), marker=marker, markersize=4, label=label, color=color, linestyle=style)
-    axes.xaxis.get_major_locator().set_params(integer=True)
-    add_legend(axes)
-    return svg_text(figure, "Loss")
+            chart.line(*thin(epochs[known], losses[known]), look, name.replace("_", " "), has_points=int(known.sum()) < NUM_BINS)
+    return chart.svg()
 
 
 def thin(x: Floats, y: Floats, limit: int = MAX_POINTS) -> tuple[Floats, Floats]:
@@ -210,9 +196,9 @@ def thin(x: Floats, y: Floats, limit: int = MAX_POINTS) -> tuple[Floats, Floats]
     return x[numbers], y[numbers]
 
 
-def _histogram(axes: Any, name: str, values: Floats, bounds: tuple[float, float]) -> None:
-    weights = np.full(len(values), 1 / max(1, len(values)))
-    axes.hist(values, bins=2 * NUM_BINS, range=bounds, weights=weights, histtype="step", label=name, linewidth=1.5, **_LOOKS[name])
+def _histogram(chart: Chart, name: str, values: Floats, bounds: tuple[float, float]) -> None:
+    counts, edges = np.histogram(values, bins=2 * NUM_BINS, range=bounds)
+    chart.line(*staircase(edges.tolist(), (counts / max(1, len(values))).tolist(), base=0.0), LOOKS[name], name)
 
 
 def _confusion(labels: Floats, scores: Floats, classes: Sequence[str]) -> str:
@@ -227,86 +213,18 @@ def _confusion(labels: Floats, scores: Floats, classes: Sequence[str]) -> str:
     size = len(names)
     matrix = np.bincount(place[actual] * size + place[said], minlength=size * size).reshape(size, size)
     shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
-    figure, axes = new_figure(("predicted class", "class"))
-    for row in range(size):
-        for column in range(size):
-            share = float(shares[row, column])
-            if not matrix[row, column]:
-                continue
-            # Never so dark that the number on it cannot be read.
-            corner = (column - 0.5, row - 0.5)
-            axes.add_patch(Rectangle(corner, 1, 1, facecolor=CANDIDATE, alpha=0.6 * share, linewidth=0, clip_on=False))
-            axes.text(column, row, f"{share:.0%}", ha="center", va="center", fontsize=8 if size <= 8 else 6, color=INK)
-    short = [name if len(name) <= 12 else f"{name[:11]}…" for name in names]
-    # A class's name is text, never a formula.
-    axes.set_xticks(range(size), short, rotation=45, ha="right", parse_math=False)
-    axes.set_yticks(range(size), short, parse_math=False)
-    axes.set_xlim(-0.5, size - 0.5)
-    axes.set_ylim(size - 0.5, -0.5)
-    return svg_text(figure, "Confusion")
+    chart = Chart("Confusion", Axis(name="predicted class", categories=names), Axis(name="class", categories=names))
+    for row, column in np.argwhere(matrix).tolist():
+        chart.cell(column, row, float(shares[row, column]), LOOKS["candidate"])
+    return chart.svg()
 
 
-def _chart(title: str, draw: Callable[[Any, str, Floats], None], models: Models, names: tuple[str, str], *, diagonal: bool = False) -> str:
-    figure, axes = new_figure(names)
-    if diagonal:
-        axes.plot([0, 1], [0, 1], color=FAINT, linewidth=1, zorder=1)
+def _drawn(title: str, x: Axis | str, y: Axis | str, draw: Draw, models: Models, *, diagonal: bool = False) -> str:
+    """Return a chart of all models; an axis that is only a name is one of numbers."""
+    across, up = (Axis(name=axis) if isinstance(axis, str) else axis for axis in (x, y))
+    chart = Chart(title, across, up)
     for name, scores in models.items():
-        draw(axes, name, scores)
-    add_legend(axes)
-    return svg_text(figure, title)
-
-
-def add_legend(axes: Any) -> None:
-    axes.legend(frameon=False, fontsize=9, labelcolor=INK)
-
-
-def new_figure(names: tuple[str, str]) -> tuple[Figure, Any]:
-    """Return an empty figure and its axes; `names`: of x and y."""
-    figure = Figure(figsize=(4.6, 3.4), layout="constrained")
-    figure.patch.set_visible(False)
-    axes = figure.add_subplot()
-    axes.patch.set_visible(False)
-    axes.set_xlabel(names[0], color=INK)
-    axes.set_ylabel(names[1], color=INK)
-    axes.tick_params(colors=INK, labelsize=9)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set_color(CHAMPION)
-    return figure, axes
-
-
-def svg_text(figure: Figure, title: str) -> str:
-    """Return a figure as SVG for a page that may hold several, the same text for the same figure."""
-    stream = io.StringIO()
-    # A fixed salt, no date: the same evaluation gives the same bytes. Text stays text: it can be read aloud, searched and coloured.
-    with mpl.rc_context({"svg.hashsalt": "nightshift", "svg.fonttype": "none", "text.color": INK}):
-        figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
-    text = stream.getvalue()
-    # The picture's own style sheet would hold for the whole page; the page's font is the picture's.
-    text = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", text[text.index("<svg") :], flags=re.DOTALL)
-    text = re.sub(r" font-family: [^;]*;|\n\s*(?=<)|<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    text = _page_wide_ids(text, re.sub(r"[^a-z0-9]+", "-", title.lower()))
-    names = "; ".join(label for label in (_axis_label(figure, "y"), _axis_label(figure, "x")) if label)
-    described = html.escape(f"{title}: {names}", quote=True)
-    opening = f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{described}" viewBox="{_view_box(text)}">'
-    text = opening + text[text.index(">") + 1 :]
-    for color, name in _VARIABLES.items():
-        text = text.replace(color, f"var(--{name}, {color})")
-    return text.strip()
-
-
-def _view_box(text: str) -> str:
-    found = re.search(r'viewBox="([\d. ]+)"', text)
-    return found[1] if found else "0 0 331.2 244.8"
-
-
-def _axis_label(figure: Figure, side: str) -> str:
-    axes = figure.axes[0]
-    return str(axes.get_xlabel() if side == "x" else axes.get_ylabel())
-
-
-def _page_wide_ids(text: str, prefix: str) -> str:
-    """Keep only the ids that the picture itself refers to, and make them its own: a page holds several pictures."""
-    used = set(re.findall(r"#([\w.-]+)[\")]", text))
-    text = re.sub(r' id="([^"]*)"', lambda found: f' id="{prefix}-{found[1]}"' if found[1] in used else "", text)
-    text = re.sub(r"url\(#", f"url(#{prefix}-", text)
-    return re.sub(r'(?:xlink:)?href="#', f'href="#{prefix}-', text)
+        draw(chart, name, scores)
+    if diagonal:
+        chart.line([0.0, 1.0], [0.0, 1.0], IDEAL)
+    return chart.svg()

@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
-
-from training.format import brief, number
-from training.pages.plots import add_legend, new_figure, svg_text
+from training.format import brief, finite, number
+from training.pages.axes import Axis
+from training.pages.charts import Chart, Look, staircase
 from training.pages.templates import rendered
 from training.spec.sections.tuning import Tune
 from training.tuning.records import TrialRecord, is_minimized, objective_value
 
-COLORS: Final = {"complete": "#1b6ca8", "pruned": "#b0b0b0", "failed": "#c0392b"}
+COMPLETE: Final = Look(color="#1b6ca8", line_width=1.0)
+PRUNED: Final = Look(color="#b0b0b0", line_width=1.0)
+BEST: Final = Look(color="#d1701b")
 MAX_SLICES: Final = 12
 
 
@@ -28,11 +28,11 @@ def render_study(
     # Sorted by what the search minimizes, shown as the objective has it.
     records, ranked = ([_of_objective(each, tune.objective) for each in found] for found in (records, ranked))
     best = _of_objective(best, tune.objective)
-    figures = {
+    plots = {
         "Course of the study": _course(records, best, tune.objective),
         "Lowest validation loss of each trial so far": _curves(records),
     }
-    figures |= {f"By {name}": _by_setting(records, name, tune) for name in list(importance or tune.space)[:MAX_SLICES]}
+    plots |= {f"By {name}": _by_setting(records, name, tune) for name in list(importance or tune.space)[:MAX_SLICES]}
     values = {
         "pipeline": pipeline,
         "as_of": as_of,
@@ -42,7 +42,7 @@ def render_study(
         "importance": importance,
         "records": ranked,
         "names": list(tune.space),
-        "plots": {title: svg_text(figure, title) for title, figure in figures.items()},
+        "plots": plots,
         "num_epochs": sum(record.epochs for record in records),
     }
     return rendered("study.html", values, number=number, brief=brief)
@@ -52,39 +52,38 @@ def _of_objective(record: TrialRecord, objective: str) -> TrialRecord:
     return record if record.value is None else replace(record, value=objective_value(objective, record.value))
 
 
-def _course(records: Sequence[TrialRecord], best: TrialRecord, objective: str) -> Figure:
-    figure, axes = new_figure(("trial", objective))
-    complete = [record for record in records if record.state == "complete" and record.value is not None]
-    axes.scatter([r.slot for r in complete], [r.value for r in complete], color=COLORS["complete"], s=14, label="complete")
+def _course(records: Sequence[TrialRecord], best: TrialRecord, objective: str) -> str:
+    chart = Chart("Course of the study", Axis(name="trial", is_integer=True), Axis(name=objective))
+    complete = [(record.slot, record.value) for record in records if record.state == "complete" and record.value is not None]
+    slots, values = [slot for slot, _ in complete], [value for _, value in complete]
+    chart.points(slots, values, COMPLETE, "complete")
     better = min if is_minimized(objective) else max
-    bests = list(itertools.accumulate((r.value for r in complete if r.value is not None), better))
-    axes.step([r.slot for r in complete], bests, where="post", color="#d1701b", label="best so far")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.axvline(best.slot, color="#dddddd", linewidth=1, zorder=0)
-    add_legend(axes)
-    return figure
+    chart.line(*staircase([*slots, slots[-1]], list(itertools.accumulate(values, better))), BEST, "best so far")
+    chart.rule(x=best.slot)
+    return chart.svg()
 
 
-def _curves(records: Sequence[TrialRecord]) -> Figure:
-    figure, axes = new_figure(("epoch", "validation loss"))
-    for state in ("pruned", "complete"):
+def _curves(records: Sequence[TrialRecord]) -> str:
+    chart = Chart("Lowest validation loss of each trial so far", Axis(name="epoch", is_integer=True), Axis(name="validation loss"))
+    for state, look in (("complete", COMPLETE), ("pruned", PRUNED)):
+        label = state
         for record in records:
             if record.state == state and record.losses:
                 epochs, losses = zip(*record.losses, strict=True)
-                axes.plot(epochs, losses, color=COLORS[state], linewidth=0.8, marker="." if len(epochs) == 1 else None)
-    return figure
+                chart.line(epochs, losses, look, label)
+                label = ""
+    return chart.svg()
 
 
-def _by_setting(records: Sequence[TrialRecord], name: str, tune: Tune) -> Figure:
-    figure, axes = new_figure((name, tune.objective))
-    known = [record for record in records if record.state == "complete" and name in record.settings]
+def _by_setting(records: Sequence[TrialRecord], name: str, tune: Tune) -> str:
     space = tune.space[name]
-    values = [r.settings[name] if space.choices is None else space.choices.index(r.settings[name]) for r in known]
-    axes.scatter(values, [r.value for r in known], color=COLORS["complete"], s=14)
-    if space.choices is not None:
-        axes.set_xticks(range(len(space.choices)), [str(choice) for choice in space.choices])
-    elif space.log:
-        axes.set_xscale("log")
-    elif space.int_ is not None:
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    return figure
+    choices = space.choices or ()
+    axis = Axis(name=name, is_log=space.log, is_integer=space.int_ is not None, categories=[str(choice) for choice in choices])
+    chart = Chart(f"By {name}", axis, Axis(name=tune.objective))
+    complete = [record for record in records if record.state == "complete" and name in record.settings]
+    values = [choices.index(record.settings[name]) if choices else finite(record.settings[name]) for record in complete]
+    known = [
+        (value, record.value) for value, record in zip(values, complete, strict=True) if value is not None and record.value is not None
+    ]
+    chart.points([value for value, _ in known], [objective for _, objective in known], COMPLETE)
+    return chart.svg()

@@ -11,6 +11,7 @@ from typing import Any, Final
 from training.contracts import Instant, instant_of
 from training.data.snapshot.label_delay import MAX_DAYS_SHOWN
 from training.format import brief, finite, local_moment
+from training.pages.charts import BarGroup, small_bars
 from training.pages.templates import rendered
 from training.validation.drift.between_snapshots import Bar, ColumnDrift, SnapshotComparison
 from training.validation.results import Findings
@@ -50,10 +51,8 @@ def render_report(
         "days": [(day, rows, round(100 * rows / most, 1) if most else 0) for day, rows in findings.rows_per_day.items()],
         "statistics": findings.statistics,
         "runs": run_charts(findings.runs),
-        "run_chart": (RUN_WIDTH, RUN_HEIGHT),
         "num_runs": len(findings.runs),
         "compared": compared_tables(findings.comparisons),
-        "chart": (DRIFT_WIDTH, DRIFT_HEIGHT),
         "unknown": findings.unknown_labels,
         "unknown_days": [] if findings.unknown_labels is None else list(findings.unknown_labels["days"].items())[-MAX_DAYS_SHOWN:],
     }
@@ -80,25 +79,13 @@ def _bound(value: Any, timezone: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Box:
-    """A bar of a chart, in pixels."""
-
-    x: float
-    width: float
-    before_y: float
-    before_height: float
-    now_y: float
-    now_height: float
-    title: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class ChartedColumn:
     """A row of the table of a comparison."""
 
     name: str
     drift: ColumnDrift
-    boxes: tuple[Box, ...]
+    chart: str
+    """SVG; empty without bars, or where the table has too many columns."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -123,38 +110,17 @@ def compared_tables(comparisons: Sequence[SnapshotComparison]) -> list[ComparedT
 def _charted(columns: Mapping[str, ColumnDrift]) -> list[ChartedColumn]:
     ordered = sorted(columns.items(), key=lambda item: (-item[1].psi, item[0]))
     return [
-        ChartedColumn(name=name, drift=drift, boxes=_boxes(drift.bars) if place < MAX_DRIFT_CHARTS else ())
+        ChartedColumn(name=name, drift=drift, chart=_distribution(name, drift.bars) if drift.bars and place < MAX_DRIFT_CHARTS else "")
         for place, (name, drift) in enumerate(ordered)
     ]
 
 
-def _boxes(bars: Sequence[Bar]) -> tuple[Box, ...]:
-    highest = max((max(bar.before, bar.now) for bar in bars), default=0.0) or 1.0
-    step = DRIFT_WIDTH / max(1, len(bars))
-    heights = [(DRIFT_HEIGHT * bar.before / highest, DRIFT_HEIGHT * bar.now / highest) for bar in bars]
-    return tuple(
-        Box(
-            x=round(place * step, 2),
-            width=round(step * 0.9, 2),
-            before_y=round(DRIFT_HEIGHT - before, 2),
-            before_height=round(before, 2),
-            now_y=round(DRIFT_HEIGHT - now, 2),
-            now_height=round(now, 2),
-            title=f"{bar.label}: {bar.before:.2%} before, {bar.now:.2%} now",
-        )
-        for place, (bar, (before, now)) in enumerate(zip(bars, heights, strict=True))
-    )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RunBar:
-    """A run in a chart, in pixels."""
-
-    x: float
-    y: float
-    width: float
-    height: float
-    title: str
+def _distribution(name: str, bars: Sequence[Bar]) -> str:
+    groups = [
+        BarGroup(title=f"{bar.label}: {bar.before:.2%} before, {bar.now:.2%} now", heights={"before": bar.before, "now": bar.now})
+        for bar in bars
+    ]
+    return small_bars(f"distribution of {name}, earlier and now", groups, width=DRIFT_WIDTH, height=DRIFT_HEIGHT)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -162,7 +128,8 @@ class RunChart:
     """A number over the runs."""
 
     name: str
-    bars: tuple[RunBar, ...]
+    chart: str
+    """SVG."""
     newest: str
     least: str
     most: str
@@ -197,12 +164,7 @@ def _charts(runs: Sequence[Any], table: str) -> list[RunChart]:
 
 
 def _chart(name: str, values: Sequence[tuple[str, float]], words: Callable[[float], str]) -> RunChart:
-    highest = max((value for _, value in values), default=0.0) or 1.0
-    step = RUN_WIDTH / max(1, len(values))
-    bars = []
-    for place, (at, value) in enumerate(values):
-        height = round(RUN_HEIGHT * max(0.0, value) / highest, 2)
-        x, y, width = round(place * step, 2), round(RUN_HEIGHT - height, 2), round(step * 0.85, 2)
-        bars.append(RunBar(x=x, y=y, width=width, height=height, title=f"{at}: {words(value)}"))
+    groups = [BarGroup(title=f"{at}: {words(value)}", heights={"now": max(0.0, value)}) for at, value in values]
+    chart = small_bars(f"{name} by run", groups, width=RUN_WIDTH, height=RUN_HEIGHT)
     numbers = [value for _, value in values]
-    return RunChart(name=name, bars=tuple(bars), newest=words(numbers[-1]), least=words(min(numbers)), most=words(max(numbers)))
+    return RunChart(name=name, chart=chart, newest=words(numbers[-1]), least=words(min(numbers)), most=words(max(numbers)))

@@ -58,7 +58,7 @@ HEARTBEAT_SECONDS: Final = 2.0
 LOG_UPLOAD_BEATS: Final = 5
 MAX_LOG_LINES: Final = 5000
 REQUEST_PATTERN: Final = re.compile(r"(?P<root>.+)/stages/([^/]+)/([^/]+)/([0-9a-f]{64})/attempts/([^/]+)/_REQUEST\.json")
-QUIET_LOGGERS: Final = ("alembic", "great_expectations", "matplotlib", "mlflow", "urllib3", "git", "h5py")
+QUIET_LOGGERS: Final = ("alembic", "great_expectations", "mlflow", "urllib3", "git", "h5py")
 
 
 def main(work: Work, *, polls_stop: bool = False) -> NoReturn:

@@ -261,7 +261,6 @@ def _environment(launch: Launch, cluster: Cluster) -> dict[str, str]:
         "OMP_WAIT_POLICY": "PASSIVE",
         "HOME": SCRATCH_PATH,
         "TMPDIR": SCRATCH_PATH,
-        "MPLCONFIGDIR": f"{SCRATCH_PATH}/matplotlib",
         **meeting,
         **cluster.environment,
         # No file of a model is ever unpickled, regardless of the installation's settings.

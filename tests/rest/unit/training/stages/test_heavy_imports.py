@@ -50,9 +50,9 @@ ALLOWED: Final = {
         # Without torch's compiler (`training.engine.uncompiled_torch`); in two ranks, which are compared.
         "train": FRAMES | MLFLOW | {"torch", "training.large"},
         LAUNCHER: FRAMES | {"torch"},
-        "evaluate": FRAMES | MLFLOW | {"torch", "scipy", "matplotlib"},
+        "evaluate": FRAMES | MLFLOW | {"torch", "scipy"},
         # It is forked from the evaluation before that begins.
-        LATENCY: FRAMES | {"torch", "scipy", "matplotlib"},
+        LATENCY: FRAMES | {"torch", "scipy"},
         "promote": MLFLOW | {"sqlalchemy"},
     },
     "boosted_trees": {
@@ -61,20 +61,20 @@ ALLOWED: Final = {
         "validate": TABLES,
         "prepare": FRAMES,
         "train": FRAMES | MLFLOW | XGBOOST,
-        "evaluate": FRAMES | MLFLOW | XGBOOST | {"matplotlib"},
-        LATENCY: FRAMES | XGBOOST | {"matplotlib"},
+        "evaluate": FRAMES | MLFLOW | XGBOOST,
+        LATENCY: FRAMES | XGBOOST,
         "promote": MLFLOW | {"sqlalchemy"},
     },
     "lightgbm": {
         "train": FRAMES | MLFLOW | LIGHTGBM,
-        "evaluate": FRAMES | MLFLOW | LIGHTGBM | {"matplotlib"},
-        LATENCY: FRAMES | LIGHTGBM | {"matplotlib"},
+        "evaluate": FRAMES | MLFLOW | LIGHTGBM,
+        LATENCY: FRAMES | LIGHTGBM,
     },
     # Scoring is NumPy's.
     "linear": {
         "train": FRAMES | MLFLOW | {"scipy"},
-        "evaluate": FRAMES | MLFLOW | {"matplotlib", "scipy"},
-        LATENCY: FRAMES | {"matplotlib", "scipy"},
+        "evaluate": FRAMES | MLFLOW | {"scipy"},
+        LATENCY: FRAMES | {"scipy"},
     },
 }
 """Family to stage to what its process may have imported when it ends; the orders have no suite of Great Expectations."""
