@@ -32,7 +32,7 @@ def approval_lines(settings: Settings, client: AirflowApi, pipeline: str, promot
     model, key = str(promoted.scalars["model"]), str(promoted.scalars["key"])
     ending = Ledger(settings.database_url).ending_of(model, key)
     if ending is not None:
-        words = ending.reasons[-1]["words"] if ending.reasons else f"{ending.outcome} by {ending.decided_by}"
+        words = ending.reasons[-1].words if ending.reasons else f"{ending.outcome} by {ending.decided_by}"
         return [f"approval  {ending.outcome}: {words}"]
     dag_id = f"{pipeline}.approval"
     deadline = time.monotonic() + OPEN_SECONDS

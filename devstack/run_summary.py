@@ -14,7 +14,7 @@ from devstack.run_progress import Follower, TaskView, failure_text, log_path
 from nightshift.settings import Settings
 from training.contracts import StageResult, require_result
 from training.format import brief
-from training.registry.ledger.gate_outcomes import verdict
+from training.registry.ledger.reasons import Reason, reason_line
 from training.spec.descriptors.metrics import is_lower_better
 from training.stage_table import STAGES, TABLE
 from training.store import Store
@@ -117,7 +117,7 @@ def _decision(store: Store, result: StageResult) -> list[str]:
     return [
         f"decision  {meta['outcome'].replace('_', ' ')}",
         f"version   {meta['version']}{semantic} of {result.scalars['model']}, {seats}",
-        *[f"  {verdict(reason)} {reason['gate']}: {reason['words']}" for reason in meta["reasons"]],
+        *[f"  {reason_line(Reason.from_json(reason))}" for reason in meta["reasons"]],
     ]
 
 

@@ -30,7 +30,7 @@ def check_given_weights_are_judged_as_trained_ones(installation: Installation, p
         started = client.register(taker, f"${{SHOP_URI}}/{PLACE}", "safetensors", as_of=AS_OF, version="7.1.0", notes="by the agency")
     assert installation.wait(taker, started.run_id, timeout_seconds=1500) == "success", installation.why(taker, started.run_id)
     (given,), (own,) = (installation.ledger.history(name) for name in (taker, giver))
-    assert "registered" in [reason["gate"] for reason in given.reasons]
+    assert "registered" in [reason.gate for reason in given.reasons]
     assert (given.outcome, given.action, given.version) == (own.outcome, own.action, own.version)
     scores = [
         installation.result(name, run, "evaluate").scalars["candidate_ndcg@10"] for name, run in ((taker, started.run_id), (giver, trained))

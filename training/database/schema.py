@@ -76,7 +76,7 @@ class LedgerDecisionRow(Base):
     outcome: Mapped[str] = mapped_column(String(32))
     """See `training.registry.ledger.entries.OUTCOMES`."""
     reasons: Mapped[list[Any]] = mapped_column(JSON)
-    """`registry.ledger.gate_outcomes.ReasonJson` each."""
+    """`registry.ledger.reasons.Reason` each."""
     evidence: Mapped[dict[str, Any]] = mapped_column(JSON)
     decided_at: Mapped[datetime] = mapped_column(DateTime(timezone=True))
     decided_by: Mapped[str] = mapped_column(String(512))

@@ -14,8 +14,8 @@ from training.format import breakable, brief, moment, number, percent, signed
 from training.pages import evaluation_view as view
 from training.pages.plots import history_plot
 from training.pages.templates import FOLDER, rendered
-from training.registry.gates.interface import Reason
 from training.registry.gates.judging import CanaryDecision, Decision
+from training.registry.ledger.reasons import Reason
 from training.spec.sections.evaluation import Evaluate
 
 

@@ -16,8 +16,8 @@ from training.evaluation.record import (
     Slice,
 )
 from training.format import brief, finite, number, percent, signed
-from training.registry.gates.interface import Reason
 from training.registry.gates.judging import CanaryDecision, Decision
+from training.registry.ledger.reasons import Reason
 from training.spec.descriptors.metrics import is_lower_better
 from training.spec.sections.evaluation import Evaluate
 
@@ -81,7 +81,7 @@ def badge_of(reason: Reason, *, is_waiting: bool = False) -> Badge:
     if is_waiting and not is_passed and reason.severity == "fail":
         # Time, rows or labels that a canary still lacks.
         return Badge("not yet", "ask", "…")
-    return Badge(*(_PASSED if is_passed else _BADGES.get(reason.severity, _BADGES["fail"])))
+    return Badge(*(_PASSED if is_passed else _BADGES.get(reason.severity or "fail", _BADGES["fail"])))
 
 
 def comparisons(record: EvaluationRecord, primary: str, rules: Evaluate) -> list[Row]:

@@ -23,9 +23,8 @@ from training.evaluation.record import FILE, EvaluationRecord
 from training.registry.gates.judging import CanaryDecision, decide, judge_canary
 from training.registry.ledger import retraining
 from training.registry.ledger.decisions import approved_findings, record_candidate, settle_canary, settlement
-from training.registry.ledger.gate_outcomes import ReasonJson, verdict
-from training.registry.ledger.headline import headline
 from training.registry.ledger.ledger import AliasHolder, Entry, Ledger, ModelAliases
+from training.registry.ledger.reasons import Reason, all_words, headline, reason_line
 from training.registry.ledger.semver import Recipe, semantic_version
 from training.registry.ledger.version_weights import MLflowRegistration
 from training.runtime.lazy_imports import MLFLOW_DEFERRED, MLFLOW_OPTIONAL, lean_imports
@@ -71,7 +70,7 @@ def work(context: StageContext) -> StageOutput:
     with context.timed("run", kind="mlflow"):
         note_decision(kept.evidence.get("mlflow_run_id"), kept)
     for reason in _readable(kept):
-        logger.info("%s %s: %s", verdict(reason), reason["gate"], reason["words"])
+        logger.info("%s", reason_line(reason))
     logger.info("version %s of %s: %s, %s", _named(kept), model, kept.outcome, kept.action)
     record, scalars = _decided(kept, standing)
     return context.store_artifact("decision", {"decision.json": canonical_json(record)}, record, scalars)
@@ -130,7 +129,7 @@ def _candidate(context: StageContext, ledger: Ledger, order: Mapping[str, str]) 
         holder,
         model=spec.promote.model,
         outcome=decision.outcome,
-        reasons=[*decision.reasons_json(), *_overridden(evidence["overrides"]), *_from_outside(model)],
+        reasons=[*decision.reasons, *_overridden(evidence["overrides"]), *_from_outside(model)],
         evidence=evidence,
         decided_by=request.run.owner,
     )
@@ -163,16 +162,16 @@ def _registration(store: Store, ledger: Ledger, model: str, origin: Origin, reco
     return found
 
 
-def _overridden(overrides: JsonObject) -> list[ReasonJson]:
+def _overridden(overrides: JsonObject) -> list[Reason]:
     """Return a reason that names the thresholds that the trigger changed, for the record; none where it changed none."""
     named = [f"{key} {value}" for key, value in sorted(overrides.items()) if key.startswith("evaluate.")]
-    return [{"gate": "overrides", "passed": True, "words": f"the trigger of this run set {', '.join(named)}"}] if named else []
+    return [Reason.said("overrides", f"the trigger of this run set {', '.join(named)}")] if named else []
 
 
-def _from_outside(model: Manifest) -> list[ReasonJson]:
+def _from_outside(model: Manifest) -> list[Reason]:
     """Return a reason that says where a model from outside came from; none for one that was trained here."""
     registered = model.meta.get("registered")
-    return [] if registered is None else [{"gate": "registered", "passed": True, "words": registered_words(registered)}]
+    return [] if registered is None else [Reason.said("registered", registered_words(registered))]
 
 
 def _canary(context: StageContext, ledger: Ledger, order: Mapping[str, str]) -> Entry | CanaryDecision:
@@ -198,14 +197,14 @@ def _canary(context: StageContext, ledger: Ledger, order: Mapping[str, str]) -> 
         approved=approved_findings(ledger, standing),
     )
     for reason in decision.reasons:
-        logger.info("%s: %s", reason.gate, reason.words)
+        logger.info("%s", reason_line(reason))
     if decision.outcome == "waiting":
         return decision
     return settle_canary(
         ledger,
         standing,
         "accepted" if decision.outcome == "promote" else "rolled_back",
-        reasons=decision.reasons_json(),
+        reasons=decision.reasons,
         evidence=_shared_evidence(context.request, evaluation, record),
         decided_by=context.request.run.owner,
     )
@@ -302,16 +301,16 @@ def _recipe(spec: PipelineSpec, store: Store, model: Manifest, snapshot_digest: 
 def _decided(kept: Entry, standing: ModelAliases) -> tuple[JsonObject, dict[str, Scalar]]:
     """Return the record of a decision, and the scalars of the stage's result."""
     names = ("model", "version", "semantic_version", "action", "outcome", "decided_by", "key")
-    record = {name: getattr(kept, name) for name in names} | {"reasons": list(kept.reasons), "decided_at": kept.decided_at.isoformat()}
+    said = [reason.to_json() for reason in kept.reasons]
+    record = {name: getattr(kept, name) for name in names} | {"reasons": said, "decided_at": kept.decided_at.isoformat()}
     # What the ledger itself says (gate `standing`) comes first: it explains a row that moves nothing.
     reasons = _readable(kept)
-    leading = sorted((reason for reason in reasons if not reason["passed"] or reason["gate"] == "standing"), key=_is_of_gates)
-    words = "; ".join(str(reason["words"]) for reason in leading or reasons)
+    leading = sorted((reason for reason in reasons if not reason.passed or reason.gate == "standing"), key=_is_of_gates)
     return record, {
         "decision": kept.outcome,
         "action": kept.action,
-        "reasons": words[:MAX_REASON_CHARS],
-        "headline": headline(replace(kept, reasons=reasons))[:MAX_REASON_CHARS],
+        "reasons": all_words(leading or reasons)[:MAX_REASON_CHARS],
+        "headline": headline(kept, reasons)[:MAX_REASON_CHARS],
         "model": kept.model,
         "version": kept.version,
         "semantic_version": kept.semantic_version,
@@ -322,13 +321,13 @@ def _decided(kept: Entry, standing: ModelAliases) -> tuple[JsonObject, dict[str,
     }
 
 
-def _readable(kept: Entry) -> Sequence[ReasonJson]:
+def _readable(kept: Entry) -> Sequence[Reason]:
     """Return the reasons that the run may show: those of a rollback are in the ledger alone, as all users read the runs of that DAG."""
     return () if kept.action == "rolled_back" else kept.reasons
 
 
-def _is_of_gates(reason: ReasonJson) -> bool:
-    return bool(reason["gate"] != "standing")
+def _is_of_gates(reason: Reason) -> bool:
+    return reason.gate != "standing"
 
 
 def _waiting(evaluation_uri: str, standing: ModelAliases, decision: CanaryDecision) -> tuple[JsonObject, dict[str, Scalar]]:

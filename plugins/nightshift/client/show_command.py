@@ -16,14 +16,14 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from nightshift.client.client import Client
 from nightshift.client.query_command import describe_query_command, print_json, print_lines
 from nightshift.queries.schemas import DecisionSummary, Holder, Model, ModelDetails, ModelVersion
 from training.contracts import instant_text
 from training.format import in_columns
-from training.registry.ledger.gate_outcomes import ReasonJson, verdict
+from training.registry.ledger.reasons import Reason, reason_line
 from training.sanitizing import for_terminal
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def _cut(line: str, width: int | None) -> str:
 def _reasons(entry: DecisionSummary, width: int | None) -> list[str]:
     lines: list[str] = []
     for reason in entry.reasons:
-        text = f"{verdict(cast(ReasonJson, reason.model_dump()))} {for_terminal(reason.gate)}: {for_terminal(reason.words)}"
+        text = reason_line(Reason.from_json(reason.model_dump()), for_terminal)
         wrapped = textwrap.wrap(text, width - len(INDENT), subsequent_indent="  ") if width else [text]
         lines += [INDENT + line for line in wrapped]
     return lines

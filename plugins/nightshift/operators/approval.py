@@ -28,7 +28,7 @@ from training.contracts import JsonValue, RunIdentity, StageResult, instant_of
 from training.errors import DeniedError, shown
 from training.format import local_moment, number
 from training.process.waiting import waiting_for_database
-from training.registry.ledger.gate_outcomes import verdict
+from training.registry.ledger.reasons import reason_table
 from training.sanitizing import for_markdown
 from training.spec import PipelineSpec
 from training.spec.scalar_types import duration_text, free_text_fault
@@ -214,10 +214,8 @@ class AskOperator(HITLOperator):
             "",
             f"**{request.model} {version}**, as of {as_of}, {subject_words(evidence)}.",
             "",
-            "| gate | verdict | reason |",
-            "| --- | --- | --- |",
+            *reason_table(request.reasons),
         ]
-        lines += [f"| {for_markdown(r['gate'])} | {verdict(r)} | {for_markdown(r['words'])} |" for r in request.reasons]
         lines += ["", "| metric | candidate | champion |", "| --- | --- | --- |"]
         champion = evidence.get("champion_metrics") or {}
         lines += [
@@ -371,7 +369,7 @@ def _simple_users() -> list[str]:
 
 
 def _told(task: Any, ending: Entry) -> str:
-    words = str(ending.reasons[-1]["words"]) if ending.reasons else ""
+    words = ending.reasons[-1].words if ending.reasons else ""
     task.log.info("the request for version %s is %s by %s: %s", ending.version, ending.outcome, ending.decided_by, words)
     return ending.outcome
 

@@ -11,6 +11,7 @@ from nightshift.operators.registry_alerts import alerts_of
 from nightshift.settings import Settings
 from training.contracts import StageResult
 from training.errors import DeniedError, shown
+from training.registry.ledger.reasons import all_words
 from training.spec.pipeline_spec import Alerts
 from training.spec.rules.names import ROLLBACK
 
@@ -67,4 +68,4 @@ class RollbackOperator(FollowOperator):
     def reason_of(self, found: StageResult) -> str:
         """Return the reason for the alert, from the ledger: the result, which users of other models may read, does not have it."""
         del found
-        return "; ".join(str(reason["words"]) for reason in self._entry.reasons)
+        return all_words(self._entry.reasons)

@@ -99,7 +99,7 @@ def summary_of(entry: Entry) -> DecisionSummary:
         semantic_version=entry.semantic_version,
         action=entry.action,
         outcome=entry.outcome,
-        reasons=[Reason.model_validate(reason) for reason in entry.reasons],
+        reasons=[Reason.model_validate(reason.to_json()) for reason in entry.reasons],
         decided_at=entry.decided_at,
         decided_by=entry.decided_by,
         weights_deleted_at=entry.deleted_at,

@@ -73,7 +73,7 @@ def test_make_runs_candidate_is_approved_by_the_second_user_and_not_by_who_start
 
     last = installation.ledger.history(name)[-1]
     assert (last.outcome, last.action, last.decided_by) == ("approved", "promoted", APPROVER)
-    assert last.reasons[-1]["words"] == f"approved by {APPROVER}"
+    assert last.reasons[-1].words == f"approved by {APPROVER}"
     # Followed again, the run says how it was answered.
     assert f"approval  approved: approved by {APPROVER}" in installation.services("follow", name, "night-2026-02-01")
 

@@ -130,7 +130,7 @@ def test_a_models_life(story: Story) -> None:
     assert story.seats == ("2", None)
     approved = story.installation.ledger.history(MODEL)[2]
     assert approved.decided_by == "admin"
-    assert "checked with the shop" in approved.reasons[-1]["words"]
+    assert "checked with the shop" in approved.reasons[-1].words
 
     story.change(LONGER_CANARY, SHORT_CANARY)
 

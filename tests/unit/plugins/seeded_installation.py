@@ -30,6 +30,7 @@ from training.database import connect
 from training.database.schema import DatasetVersionRow
 from training.registry.ledger.decisions import record_candidate
 from training.registry.ledger.ledger import AliasHolder, Ledger
+from training.registry.ledger.reasons import Reason
 from training.runtime.provenance import CHECKOUT
 from training.spec import freeze, parse_spec
 from training.store import Manifest, Store
@@ -190,7 +191,7 @@ def seed_model(pipeline: str, *outcomes: tuple[str, str]) -> None:
             holder,
             model=pipeline,
             outcome=outcome,
-            reasons=[{"gate": "gain", "passed": outcome == "accepted", "words": "gain 0.1", "severity": "fail"}],
+            reasons=[Reason(gate="gain", passed=outcome == "accepted", words="gain 0.1", severity="fail")],
             evidence={
                 "pipeline": pipeline,
                 "weights_digest": number * 64,

@@ -10,7 +10,8 @@ from training.contracts import JsonValue, json_number
 from training.errors import shown
 from training.evaluation.record import FairnessGaps, ResultChecks
 from training.format import figure, finite
-from training.registry.gates.interface import Case, Reason
+from training.registry.gates.interface import Case
+from training.registry.ledger.reasons import Reason
 from training.spec.descriptors.gate_descriptor import Severity
 
 LOADED_SHARE: Final = 0.1
@@ -78,7 +79,7 @@ def _unless_loaded(reason: Reason, value: float | None, limit: float, waited_sha
     if waited_share is None or waited_share <= LOADED_SHARE or finite(value) is None or value is None or value > 2 * limit:
         return reason
     words = f"{reason.words}: inconclusive, its calls waited {waited_share:.0%} of their time for a CPU; measure again on an idle machine"
-    severity: Severity = "warn" if reason.severity == "fail" else reason.severity
+    severity: Severity | None = "warn" if reason.severity == "fail" else reason.severity
     return replace(reason, words=words, severity=severity, numbers={**reason.numbers, "waited_share": waited_share})
 
 

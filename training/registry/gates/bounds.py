@@ -9,8 +9,8 @@ from typing import Final
 from training.contracts import JsonValue
 from training.evaluation.record import EvaluationRecord
 from training.format import figure, finite
-from training.registry.gates.interface import Case, Reason, judged
-from training.registry.ledger.gate_outcomes import ApprovedFinding
+from training.registry.gates.interface import Case, judged
+from training.registry.ledger.reasons import ApprovedFinding, Reason
 from training.spec.descriptors.metrics import is_lower_better
 from training.spec.sections.evaluation import BUILT_IN_GATES, Evaluate
 

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from training.contracts import JsonValue
 from training.evaluation.record import EvaluationRecord, Rival, Slice
 from training.format import change, figure, finite
-from training.registry.gates.interface import Case, Reason
+from training.registry.gates.interface import Case
 from training.registry.gates.significance import significance
+from training.registry.ledger.reasons import Reason
 from training.spec.descriptors.metrics import is_lower_better
 
 

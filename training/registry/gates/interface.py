@@ -3,36 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import get_args
 
 from training.contracts import JsonObject, canonical_json
 from training.errors import DataError, shown
 from training.evaluation.record import EvaluationRecord
 from training.format import figure, finite
-from training.registry.ledger.gate_outcomes import ReasonJson
+from training.registry.ledger.reasons import Reason
 from training.spec.descriptors.gate_descriptor import GateDescriptor, Severity
 from training.spec.descriptors.gates import GATES
 from training.spec.registry import imported
 from training.spec.scalar_types import Section
 from training.spec.sections.evaluation import Evaluate
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Reason:
-    """The outcome of one gate."""
-
-    gate: str
-    passed: bool
-    words: str
-    severity: Severity = "fail"
-    """What it does where it is not passed."""
-    numbers: JsonObject = field(default_factory=dict)
-    """What it judged by."""
-
-    def to_json(self) -> ReasonJson:
-        """Return it as the ledger keeps it."""
-        return ReasonJson(gate=self.gate, passed=self.passed, words=self.words, severity=self.severity, numbers=dict(self.numbers))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -16,9 +16,9 @@ from training.evaluation.record import EvaluationRecord
 from training.format import change, figure, finite
 from training.registry.gates.bounds import canary_bounds
 from training.registry.gates.champion import has_weights_of, is_compared
-from training.registry.gates.interface import Reason, judged
+from training.registry.gates.interface import judged
 from training.registry.gates.significance import canary_alarm
-from training.registry.ledger.gate_outcomes import ApprovedFinding, ReasonJson
+from training.registry.ledger.reasons import ApprovedFinding, Reason
 from training.spec.descriptors.gate_descriptor import Applies
 from training.spec.descriptors.gates import gates_of
 from training.spec.scalar_types import duration_text
@@ -35,19 +35,11 @@ EARLY_SUPPORT: Final = 100
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Judged:
-    reasons: tuple[Reason, ...]
-
-    def reasons_json(self) -> list[ReasonJson]:
-        """Return the reasons as the ledger keeps them."""
-        return [reason.to_json() for reason in self.reasons]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Decision(_Judged):
+class Decision:
     """What becomes of a candidate."""
 
     outcome: Outcome
+    reasons: tuple[Reason, ...]
 
     @property
     def summary(self) -> str:
@@ -63,10 +55,11 @@ class Decision(_Judged):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CanaryDecision(_Judged):
+class CanaryDecision:
     """What becomes of a canary now."""
 
     outcome: CanaryOutcome
+    reasons: tuple[Reason, ...]
 
     @property
     def summary(self) -> str:

@@ -8,7 +8,8 @@ from dataclasses import replace
 from training.contracts import JsonValue
 from training.evaluation.record import Baselines, NaiveBaseline
 from training.format import change, figure, finite
-from training.registry.gates.interface import Case, Reason
+from training.registry.gates.interface import Case
+from training.registry.ledger.reasons import Reason
 from training.spec.descriptors.metrics import is_lower_better
 from training.spec.sections.evaluation import Evaluate
 

@@ -9,7 +9,8 @@ from typing import Final
 from training.contracts import JsonValue
 from training.evaluation.record import Alarm, Blocks, Comparison, EvaluationRecord
 from training.format import change, finite
-from training.registry.gates.interface import Case, Reason
+from training.registry.gates.interface import Case
+from training.registry.ledger.reasons import Reason
 from training.spec.scalar_types import duration_text
 from training.spec.sections.evaluation import Evaluate
 

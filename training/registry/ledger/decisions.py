@@ -13,8 +13,8 @@ from typing import Final, Protocol, TypeVar
 from training.contracts import JsonObject
 from training.errors import DeniedError, shown
 from training.registry.ledger.entries import DIGEST_CHARS
-from training.registry.ledger.gate_outcomes import ApprovedFinding, ReasonJson
 from training.registry.ledger.ledger import REQUEST, AliasHolder, Entry, Ledger, ModelAliases, Move, check_as_of, decision_key, name_of
+from training.registry.ledger.reasons import ApprovedFinding, Reason
 
 HOLDER: Final = "holder"
 """Key of an entry's evidence: the version that it is about, as an `AliasHolder`."""
@@ -42,7 +42,7 @@ def record_candidate(
     *,
     model: str,
     outcome: str,
-    reasons: Sequence[ReasonJson],
+    reasons: Sequence[Reason],
     evidence: JsonObject,
     decided_by: str,
 ) -> Entry:
@@ -75,15 +75,13 @@ def record_candidate(
     if alias is not None and outcome in ("accepted", REQUEST) and ledger.decision(model, key) is None:
         # Measured once more, by a forced run: it has what it won.
         words = f"the candidate is the {alias}: same weights, nothing moves"
-        return ledger.record(replace(entry, outcome="accepted", reasons=[*reasons, {"gate": "standing", "passed": True, "words": words}]))
+        return ledger.record(replace(entry, outcome="accepted", reasons=[*reasons, Reason.said("standing", words)]))
     if outcome == REQUEST:
         check_as_of(holder, model)
         newer = [request for request in ledger.open_requests(model) if _is_later(request, holder)]
         if newer:
             words = f"version {name_of(newer[-1])}, of a later run, waits for an answer: nothing goes backwards"
-            return ledger.record(
-                replace(entry, outcome="rejected", reasons=[*reasons, {"gate": "standing", "passed": False, "words": words}])
-            )
+            return ledger.record(replace(entry, outcome="rejected", reasons=[*reasons, Reason.said("standing", words, passed=False)]))
     if outcome != "accepted":
         return ledger.record(entry)
     return ledger.record(*_with_move(entry, standing))
@@ -109,7 +107,7 @@ def answer_request(ledger: Ledger, request: Entry, outcome: str, *, by: str, wor
         semantic_version=request.semantic_version,
         action="recorded",
         outcome=outcome,
-        reasons=[*request.reasons, {"gate": "approval", "passed": outcome == "approved", "words": words}],
+        reasons=[*request.reasons, Reason.said("approval", words, passed=outcome == "approved")],
         evidence={**request.evidence, "request": request.key},
         decided_by=by,
         request_key=request.key,
@@ -137,7 +135,7 @@ def _stale(request: Entry, entry: Entry, now: ModelAliases) -> Entry:
         f"the request is for weights {request.weights_digest[:DIGEST_CHARS]}, evaluated against champion {measured[:DIGEST_CHARS]} "
         f"(revision {request.evidence['revision']}); champion is {champion} now (revision {now.revision})"
     )
-    reasons: list[ReasonJson] = [*request.reasons, {"gate": "approval", "passed": False, "words": words}]
+    reasons = [*request.reasons, Reason.said("approval", words, passed=False)]
     key = decision_key(request.model, request.key, "stale")
     return replace(entry, outcome="stale", key=key, reasons=reasons, decided_at=datetime.now(UTC), revision=None)
 
@@ -147,7 +145,7 @@ def settle_canary(
     standing: ModelAliases,
     outcome: str,
     *,
-    reasons: Sequence[ReasonJson],
+    reasons: Sequence[Reason],
     evidence: JsonObject,
     decided_by: str,
 ) -> Entry:
@@ -188,11 +186,8 @@ def approved_findings(ledger: Ledger, standing: ModelAliases) -> list[ApprovedFi
     ending = None if canary is None or not canary.decision_key else ledger.ending_of(standing.model, canary.decision_key)
     if ending is None or ending.outcome != "approved":
         return []
-    asked = [reason for reason in ending.reasons if not reason["passed"] and reason.get("severity") == "approve"]
-    return [
-        {"gate": reason["gate"], "words": reason["words"], "numbers": reason.get("numbers") or {}, "by": ending.decided_by}
-        for reason in asked
-    ]
+    asked = [reason for reason in ending.reasons if not reason.passed and reason.severity == "approve"]
+    return [{"gate": reason.gate, "words": reason.words, "numbers": reason.numbers, "by": ending.decided_by} for reason in asked]
 
 
 def settlement(ledger: Ledger, model: str, *, weights_digest: str, revision: int) -> Entry | None:
@@ -241,7 +236,7 @@ def roll_back(
         semantic_version=target.semantic_version,
         action="rolled_back",
         outcome="rolled_back",
-        reasons=[{"gate": "rollback", "passed": True, "words": f"from version {_named(standing.champion)}: {reason}"}],
+        reasons=[Reason.said("rollback", f"from version {_named(standing.champion)}: {reason}")],
         evidence={
             HOLDER: target.to_json(),
             "from": standing.champion.to_json(),

@@ -11,7 +11,7 @@ from sqlalchemy import Row
 
 from training.contracts import Instant, canonical_json, instant_of, instant_text, json_number, sha256_hex
 from training.database.schema import LedgerDecisionRow, RunningMirror
-from training.registry.ledger.gate_outcomes import ReasonJson
+from training.registry.ledger.reasons import Reason
 
 ACTIONS: Final = ("promoted", "canary", "canary_ended", "rolled_back", "recorded")
 """New champion; new canary; canary ended; champion rolled back to an earlier version; nothing moved."""
@@ -93,7 +93,7 @@ class Entry:
     """The number that MLflow's registry had for these weights then."""
     action: str
     outcome: str
-    reasons: Sequence[ReasonJson]
+    reasons: Sequence[Reason]
     evidence: Mapping[str, Any]
     decided_by: str
     decided_at: datetime = field(default_factory=lambda: datetime.now(UTC))
@@ -129,7 +129,7 @@ def columns_of(entry: Entry) -> dict[str, object]:
         "semantic_version": entry.semantic_version,
         "action": entry.action,
         "outcome": entry.outcome,
-        "reasons": _json(list(entry.reasons)),
+        "reasons": _json([reason.to_json() for reason in entry.reasons]),
         "evidence": _json(entry.evidence),
         "decided_at": entry.decided_at,
         "decided_by": entry.decided_by[:512],
@@ -155,7 +155,7 @@ def entry_of(row: LedgerDecisionRow | Row[Any], evidence: Mapping[str, Any] | No
         version=row.version,
         action=row.action,
         outcome=row.outcome,
-        reasons=row.reasons,
+        reasons=[Reason.from_json(reason) for reason in row.reasons],
         evidence=row.evidence if evidence is None else evidence,
         decided_by=row.decided_by,
         decided_at=with_zone(row.decided_at),

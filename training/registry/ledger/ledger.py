@@ -30,6 +30,7 @@ from training.registry.ledger.entries import (
     name_of,
     with_zone,
 )
+from training.registry.ledger.reasons import Reason, all_words
 from training.registry.ledger.version_weights import MLflowRegistration
 
 __all__ = [
@@ -361,7 +362,7 @@ def _displace(session: Session, canary: AliasHolder, move: Move, entry: Entry) -
         semantic_version=canary.semantic_version,
         action="canary_ended",
         outcome="superseded",
-        reasons=[{"gate": "canary", "passed": False, "words": words}],
+        reasons=[Reason.said("canary", words, passed=False)],
         evidence={"holder": canary.to_json(), "weights_digest": canary.weights_digest, "by": entry.key},
         decided_by=entry.decided_by,
         decided_at=entry.decided_at,
@@ -384,7 +385,7 @@ def _supersede(session: Session, entry: Entry) -> None:
             semantic_version=request.semantic_version,
             action="recorded",
             outcome="superseded",
-            reasons=[{"gate": "approval", "passed": False, "words": words}],
+            reasons=[Reason.said("approval", words, passed=False)],
             evidence=request.evidence,
             decided_by=entry.decided_by,
             decided_at=entry.decided_at,
@@ -394,6 +395,6 @@ def _supersede(session: Session, entry: Entry) -> None:
 
 
 def _ended(entry: Entry, ending: Entry) -> DeniedError:
-    words = "; ".join(str(reason["words"]) for reason in ending.reasons)
+    words = all_words(ending.reasons)
     message = f"the request for version {name_of(entry)} of {entry.model} has ended: {ending.outcome} by {ending.decided_by} ({words})"
     return DeniedError("approval.ended", message, hint="only the newest request can be answered, once")

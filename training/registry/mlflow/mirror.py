@@ -11,9 +11,8 @@ from typing import Any, Final
 from training.errors import DataError, UnavailableError
 from training.format import moment
 from training.registry.ledger.alias_findings import RecordedFindings
-from training.registry.ledger.gate_outcomes import verdict
-from training.registry.ledger.headline import headline
 from training.registry.ledger.ledger import Entry, Ledger, ModelAliases
+from training.registry.ledger.reasons import all_words, headline, reason_table
 from training.registry.mlflow.alias_differences import ALIASES, AliasFinding, Circumstances, Difference, alias_differences
 from training.registry.mlflow.comparison import MLflowState
 from training.registry.mlflow.schema import is_schema_alone, schema_part
@@ -133,10 +132,9 @@ def expected_tags(history: Sequence[Entry], standing: ModelAliases) -> dict[str,
     expected: dict[str, dict[str, str]] = {}
     for entry in history:
         tags = expected.setdefault(entry.weights_digest, {LIFECYCLE_TAG: "candidate"})
-        words = "; ".join(str(reason["words"]) for reason in entry.reasons)
         tags |= {
             "nightshift.decision": entry.outcome,
-            "nightshift.reasons": words[:MAX_TAG_CHARS],
+            "nightshift.reasons": all_words(entry.reasons)[:MAX_TAG_CHARS],
             "nightshift.decided_by": entry.decided_by,
         }
         if entry.semantic_version:
@@ -202,10 +200,9 @@ def description_of(entry: Entry, *, schema: str = "", rebuilt_at: datetime | Non
     """
     tail = f"\n\n{schema}" if schema else ""
     at = moment(entry.decided_at.isoformat(timespec="seconds"))
-    gates = [f"| {for_markdown(reason['gate'])} | {verdict(reason)} | {for_markdown(reason['words'])} |" for reason in entry.reasons]
     made = [] if rebuilt_at is None else [f"Registered again from the store on {rebuilt_at:%Y-%m-%d}, with the code of that day.", ""]
     first = f"{for_markdown(headline(entry))}{DECIDED_BY}{for_markdown(entry.decided_by)}, {at}."
-    lines = [first, "", *made, "| gate | verdict | reason |", "| --- | --- | --- |", *gates]
+    lines = [first, "", *made, *reason_table(entry.reasons)]
     # Whole lines: half a row of the table would be shown as text.
     while len("\n".join(lines)) + len(tail) > MAX_DESCRIPTION_CHARS:
         lines.pop()

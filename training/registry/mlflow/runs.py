@@ -19,7 +19,7 @@ from training.contracts import Instant, StageRequest
 from training.engine.tracking.mlflow_delivery import quick_requests
 from training.errors import UnavailableError
 from training.process.scratch import scratch_folder
-from training.registry.ledger.headline import headline
+from training.registry.ledger.reasons import headline
 from training.registry.mlflow.versions import registry_faults, run_here, set_by_two
 from training.spec import PipelineSpec
 from training.store import Manifest, Store

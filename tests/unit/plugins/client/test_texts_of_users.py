@@ -22,8 +22,8 @@ from tests.unit.training.registry.scenes import decide_on
 from training.database import connect
 from training.database.datasets import deprecate
 from training.errors import DeniedError
-from training.registry.ledger.headline import headline
 from training.registry.ledger.ledger import Ledger
+from training.registry.ledger.reasons import Reason, headline
 from training.registry.mlflow.mirror import description_of
 from training.registry.mlflow.schema import ModelSchema, schema_text
 from training.spec.pipeline_spec import Alerts, Email, Slack
@@ -97,7 +97,7 @@ def test_slack_and_mail_show_the_text_and_do_nothing(monkeypatch: pytest.MonkeyP
 
 
 def reasons(words: str) -> list[dict[str, Any]]:
-    return [{"gate": words, "passed": False, "words": words, "severity": "fail"}]
+    return [Reason(gate=words, passed=False, words=words, severity="fail")]
 
 
 def test_mlflow_shows_reasons_names_and_columns_as_text(seeded: Seeded) -> None:
@@ -121,7 +121,7 @@ def test_terminals_show_decisions_runs_data_and_comparisons_without_control(
     deprecate(connect(), "search_ranking", NEW, by=hostile, reason=hostile)
     ledger = Ledger()
     entry = decide_on(ledger, 9, "rejected", model="search_ranking", evidence={"pipeline": "search_ranking"}, reasons=reasons(hostile))
-    assert entry.reasons[0]["words"] == hostile
+    assert entry.reasons[0].words == hostile
     commands = [
         ["datasets", "list", "search_ranking"],
         ["datasets", "show", "search_ranking", NEW],

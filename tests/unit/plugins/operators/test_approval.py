@@ -18,6 +18,7 @@ from nightshift.settings import Settings
 from nightshift.wiring.approval import approval_dag
 from training.registry.ledger.decisions import record_candidate
 from training.registry.ledger.ledger import AliasHolder, Entry, Ledger
+from training.registry.ledger.reasons import Reason
 from training.runtime.provenance import CHECKOUT
 from training.spec import PipelineSpec, parse_spec
 from training.spec.pipeline_spec import Alerts
@@ -70,7 +71,7 @@ def request_for(
         "champion_metrics": {"ndcg@10": 0.6},
         "as_of": "2026-02-01T00:00:00+00:00",
     }
-    reasons = [{"gate": "minimum", "passed": True, "words": "ndcg@10 0.61, required >= 0.3 | fine"}]
+    reasons = [Reason(gate="minimum", passed=True, words="ndcg@10 0.61, required >= 0.3 | fine")]
     return record_candidate(ledger, holder, model=MODEL, outcome=outcome, reasons=reasons, evidence=evidence, decided_by="night")
 
 
@@ -116,7 +117,7 @@ def test_the_form_can_be_answered_without_a_note(ledger: Ledger, asked: list[dic
     assert "null" in note["schema"]["type"]
     event = {"chosen_options": ["Approve"], "params_input": {"note": None}, "responded_by_user": ANN, "responded_at": datetime.now(UTC)}
     assert ask(spec_with()).execute_complete(context(), event) == "approved"
-    assert ledger.history(MODEL)[-1].reasons[-1]["words"] == "approved by ann"
+    assert ledger.history(MODEL)[-1].reasons[-1].words == "approved by ann"
 
 
 def test_who_started_the_run_is_not_asked(ledger: Ledger, asked: list[dict[str, Any]]) -> None:
@@ -142,7 +143,7 @@ def test_an_approval_moves_the_champion_and_leaves_the_name(ledger: Ledger) -> N
     ending = ledger.ending_of(MODEL, request.key)
     assert ending is not None
     assert (ending.outcome, ending.action, ending.decided_by) == ("approved", "promoted", "ann")
-    assert ending.reasons[-1]["words"] == "approved by ann: looks good"
+    assert ending.reasons[-1].words == "approved by ann: looks good"
 
 
 def test_a_refusal_moves_nothing_and_leaves_the_name(ledger: Ledger) -> None:
@@ -213,7 +214,7 @@ def test_answer_counts_when_its_try_is_killed_before_it_is_recorded(
     assert ask(spec)._ask({**context(), "task_state_store": shared}) == "approved"
 
     assert asked == []
-    assert ledger.history(MODEL)[-1].reasons[-1]["words"] == "approved by ann: fine"
+    assert ledger.history(MODEL)[-1].reasons[-1].words == "approved by ann: fine"
 
 
 def test_answer_is_recorded_when_the_state_store_does_not_answer(ledger: Ledger, caplog: pytest.LogCaptureFixture) -> None:
@@ -317,7 +318,7 @@ def test_an_answer_after_the_time_is_over_promotes_nothing(ledger: Ledger) -> No
     late = request.decided_at + timedelta(days=7, seconds=1)
     event = {"chosen_options": ["Approve"], "params_input": {}, "responded_by_user": ANN, "responded_at": late}
     assert ask(spec_with()).execute_complete(context(), event) == "expired"
-    assert ledger.history(MODEL)[-1].reasons[-1]["words"].startswith("ann answered after 20")
+    assert ledger.history(MODEL)[-1].reasons[-1].words.startswith("ann answered after 20")
     assert ledger.standing(MODEL).champion is None
 
 
@@ -362,7 +363,7 @@ def test_a_question_that_was_marked_done_is_a_bypass_and_promotes_nothing(ledger
     request_for(ledger, 1)
     decision = follow(spec_with()).decision(context(state=state))
     assert decision.outcome == "bypassed"
-    assert f"marked as {state} without an answer" in decision.reasons[-1]["words"]
+    assert f"marked as {state} without an answer" in decision.reasons[-1].words
     assert ledger.standing(MODEL).champion is None
 
 
@@ -423,7 +424,7 @@ def test_an_answer_that_came_before_the_task_was_parked_wakes_it(ledger: Ledger,
     event = first_event(watch.run)
     assert looked == [TI_ID]
     assert ask(spec_with()).execute_complete(context(), event) == "approved"
-    assert ledger.history(MODEL)[-1].reasons[-1]["words"] == "approved by ann: yes"
+    assert ledger.history(MODEL)[-1].reasons[-1].words == "approved by ann: yes"
 
 
 def test_another_pipelines_question_about_the_same_model_is_not_asked_by_this_ones_rules(

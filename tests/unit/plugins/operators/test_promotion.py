@@ -185,7 +185,7 @@ def test_a_rollback_is_that_of_its_order_and_happens_once(ledger: Ledger) -> Non
     context = ordered(ledger, 2)
     first, again = (RollbackOperator(task_id="rollback").decision(context) for _ in range(2))
     assert first.key == again.key
-    assert (first.decided_by, first.version, first.reasons[0]["words"]) == ("ann", "2", "from version 3: complaints")
+    assert (first.decided_by, first.version, first.reasons[0].words) == ("ann", "2", "from version 3: complaints")
     champion = ledger.standing(MODEL).champion
     assert champion is not None
     assert champion.version == "2"

@@ -22,6 +22,7 @@ from training.contracts import RunIdentity, StageResult, work_id
 from training.errors import DeniedError
 from training.registry.ledger.decisions import answer_request, roll_back
 from training.registry.ledger.ledger import Ledger
+from training.registry.ledger.reasons import Reason
 from training.runtime.provenance import CHECKOUT
 from training.spec import PipelineSpec, freeze, load_spec, parse_spec, resolve_uris, spec_part
 from training.store import Bucket, Store
@@ -348,7 +349,7 @@ def test_canary_stage_is_given_what_a_person_approved_about_the_canary(ask: Work
     ledger = Ledger(Settings.from_environment().database_url)
     assert ask("canary").parameters["canary_approved"] == []
     decide_on(ledger, 1, model="search_ranking")
-    bound = {"gate": "minimum", "passed": False, "severity": "approve", "words": "mrr 0.1", "numbers": {"metric": "mrr", "bound": 0.2}}
+    bound = Reason(gate="minimum", passed=False, severity="approve", words="mrr 0.1", numbers={"metric": "mrr", "bound": 0.2})
     request = decide_on(ledger, 2, "needs_approval", model="search_ranking", canary=True, reasons=[bound])
     answer_request(ledger, request, "approved", by="eve", words="eve said yes")
     found = {"gate": "minimum", "words": "mrr 0.1", "numbers": {"metric": "mrr", "bound": 0.2}, "by": "eve"}

@@ -13,8 +13,8 @@ from tests.unit.training.registry.good_evaluation import CHAMPION
 from training.evaluation.record import EvaluationRecord
 from training.pages.evaluation import EvaluationPage, render_report
 from training.pages.plots import task_plots
-from training.registry.gates.interface import Reason
 from training.registry.gates.judging import Decision
+from training.registry.ledger.reasons import Reason
 from training.spec.sections.evaluation import Evaluate
 
 CARRIERS = ("UA", "B6", "EV", "DL", "AA", "MQ", "US", "9E", "WN", "VX", "FL", "AS", "F9", "YV", "HA", "OO")

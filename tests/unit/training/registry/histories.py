@@ -20,6 +20,7 @@ from training.errors import DeniedError, NightshiftError
 from training.registry.ledger.alias_findings import RecordedFinding, RecordedFindings
 from training.registry.ledger.decisions import answer_request, former_champions, record_candidate, roll_back, settle_canary
 from training.registry.ledger.ledger import AliasHolder, Ledger
+from training.registry.ledger.reasons import Reason
 from training.registry.ledger.retention import LedgerRoots
 from training.registry.ledger.semver import Recipe, semantic_version
 from training.registry.mlflow.alias_differences import ALIASES, KEPT
@@ -307,7 +308,7 @@ def promote(
         bounds={},
         artifact_digest=place.artifact_digest,
     )
-    reasons: list[Any] = [{"gate": "minimum", "passed": outcome == "accepted", "words": "so"}]
+    reasons: list[Any] = [Reason(gate="minimum", passed=outcome == "accepted", words="so")]
     record_candidate(ledger, holder, model=MODEL, outcome=outcome, reasons=reasons, evidence=evidence, decided_by="night")
     mirror(ledger, store, MODEL)
 

@@ -12,9 +12,10 @@ from training.contracts import Instant, instant_text
 from training.errors import NightshiftError
 from training.registry.ledger.decisions import record_candidate
 from training.registry.ledger.ledger import AliasHolder, Entry, Ledger
+from training.registry.ledger.reasons import Reason
 
-FINE = ({"gate": "improvement", "passed": True, "words": "better by 0.01"},)
-ASKING = ({"gate": "fairness", "passed": False, "words": "gap 0.2 is above 0.1"},)
+FINE = (Reason(gate="improvement", passed=True, words="better by 0.01"),)
+ASKING = (Reason(gate="fairness", passed=False, words="gap 0.2 is above 0.1"),)
 
 
 def candidate(number: int) -> AliasHolder:
@@ -39,7 +40,7 @@ def decide_on(
     revision: int | None = None,
     evidence: Mapping[str, Any] | None = None,
     as_of: Instant | None = None,
-    reasons: Sequence[Mapping[str, Any]] | None = None,
+    reasons: Sequence[Reason] | None = None,
 ) -> Entry:
     """Record a decision about version `number`, measured against the present standing, or that of `revision`."""
     measured = ledger.standing(model).revision if revision is None else revision

@@ -23,6 +23,7 @@ from training.engine.tracking.mlflow_delivery import QUICK
 from training.errors import ExitCode, UnavailableError
 from training.registry.__main__ import main as check
 from training.registry.ledger.ledger import Entry, Ledger
+from training.registry.ledger.reasons import Reason
 from training.registry.ledger.version_weights import MLflowRegistration
 from training.registry.mlflow import mirror as mirror_module
 from training.registry.mlflow import repair
@@ -116,7 +117,7 @@ def test_a_history_says_when_which_version_what_moved_who_and_why(ledger: Ledger
 @pytest.mark.parametrize("width", [60, 80, 200])
 def test_long_words_are_wrapped_to_the_terminal_and_none_is_lost(ledger: Ledger, width: int) -> None:
     words = " ".join(f"word{number}" for number in range(200))
-    kept = replace(decide_on(ledger, 1), reasons=[{"gate": "slices", "passed": False, "words": words}], decided_by="x" * 100)
+    kept = replace(decide_on(ledger, 1), reasons=[Reason(gate="slices", passed=False, words=words)], decided_by="x" * 100)
     lines = history_lines([summary_of(kept)], width)
     assert max(map(len, lines)) <= width
     assert " ".join(" ".join(lines[2:]).split()) == f"FAIL slices: {words}"
@@ -124,13 +125,13 @@ def test_long_words_are_wrapped_to_the_terminal_and_none_is_lost(ledger: Ledger,
 
 @pytest.mark.parametrize(("severity", "word"), [("warn", "warn"), ("approve", "ask"), ("fail", "FAIL")])
 def test_gate_that_is_not_passed_is_shown_with_what_its_severity_does(ledger: Ledger, severity: str, word: str) -> None:
-    kept = replace(decide_on(ledger, 1), reasons=[{"gate": "g", "passed": False, "words": "w", "severity": severity}])
+    kept = replace(decide_on(ledger, 1), reasons=[Reason(gate="g", passed=False, words="w", severity=severity)])
     assert history_lines([summary_of(kept)])[2:] == [f"    {word} g: w"]
 
 
 def test_output_that_goes_elsewhere_keeps_a_reason_on_one_line_and_no_control_characters(ledger: Ledger) -> None:
     words = "first\nsecond \x1b[31mred " + "long " * 100
-    kept = replace(decide_on(ledger, 1), reasons=[{"gate": "g", "passed": True, "words": words}])
+    kept = replace(decide_on(ledger, 1), reasons=[Reason(gate="g", passed=True, words=words)])
     (line,) = history_lines([summary_of(kept)])[2:]
     assert line.startswith("    pass g: first second \\u001b[31mred long")
     assert "\x1b" not in line

@@ -21,7 +21,7 @@ def test_the_champion_measured_again_stays_and_requests_no_approval(ledger: Ledg
     again = decide_on(ledger, 1, outcome, evidence={"evaluation_digest": "again", "revision": 0})
     assert (again.action, again.outcome, again.revision) == ("recorded", "accepted", None)
     assert again.key != first.key
-    assert again.reasons[-1]["words"] == "the candidate is the champion: same weights, nothing moves"
+    assert again.reasons[-1].words == "the candidate is the champion: same weights, nothing moves"
     assert ledger.open_requests("m") == []
     assert (seats(ledger), ledger.standing("m").revision) == (("1", None), 1)
 
@@ -50,8 +50,8 @@ def test_an_older_nights_question_does_not_end_a_newer_ones(ledger: Ledger) -> N
     decide_on(ledger, 1)
     newer = decide_on(ledger, 5, "needs_approval")
     older = decide_on(ledger, 3, "needs_approval")
-    assert (older.outcome, older.reasons[-1]["gate"]) == ("rejected", "standing")
-    assert older.reasons[-1]["words"] == "version 1.5.0, of a later run, waits for an answer: nothing goes backwards"
+    assert (older.outcome, older.reasons[-1].gate) == ("rejected", "standing")
+    assert older.reasons[-1].words == "version 1.5.0, of a later run, waits for an answer: nothing goes backwards"
     assert ledger.open_requests("m") == [newer]
 
 

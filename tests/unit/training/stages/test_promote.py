@@ -135,7 +135,7 @@ def test_decision_records_the_overrides_of_its_run(
     night(bench, ledger, models["good"], f"overrides-{len(overrides)}", overrides=overrides)
     (entry,) = ledger.history("orders")
     assert entry.evidence["overrides"] == overrides
-    assert [reason["words"] for reason in entry.reasons if reason["gate"] == "overrides"] == words
+    assert [reason.words for reason in entry.reasons if reason.gate == "overrides"] == words
 
 
 def test_the_champion_evaluated_again_after_an_edit_of_the_gates_is_recorded_as_accepted_and_moves_nothing(
@@ -158,9 +158,9 @@ def test_the_champion_that_does_not_pass_an_edited_gate_is_recorded_as_rejected_
     before = ledger.standing("orders")
     again = night(bench, ledger, models["good"], "higher minimum", {"primary: auc": "primary: auc, minimum: {auc: 0.999}"})
     assert (again.scalars["decision"], again.scalars["action"]) == ("rejected", "recorded")
-    (failed, same) = [reason for reason in ledger.history("orders")[-1].reasons if reason["gate"] in ("minimum", "baseline")]
-    assert (failed["gate"], failed["passed"]) == ("minimum", False)
-    assert str(same["words"]).startswith("the candidate is the champion (version ")
+    (failed, same) = [reason for reason in ledger.history("orders")[-1].reasons if reason.gate in ("minimum", "baseline")]
+    assert (failed.gate, failed.passed) == ("minimum", False)
+    assert str(same.words).startswith("the candidate is the champion (version ")
     assert ledger.standing("orders") == before
 
 

@@ -69,9 +69,7 @@ def test_trees_from_outside_are_measured_and_decided_about_as_any_other(
     assert decided.scalars["decision"] == "accepted"
     entry = Ledger().outline("orders")[-1]
     words = "trained elsewhere: ${MODELS_URI}/17/model (xgboost_json, SHA-256 000000000000), version 17, on rows that are not known here"
-    assert [reason["words"] for reason in entry.reasons if reason["gate"] == "registered"] == [
-        f"{words}; claimed, and not judged: auc 0.99"
-    ]
+    assert [reason.words for reason in entry.reasons if reason.gate == "registered"] == [f"{words}; claimed, and not judged: auc 0.99"]
     full = Ledger().decision("orders", entry.key)
     assert full is not None
     assert full.evidence["registered"]["metrics"] == {"auc": 0.99}

@@ -58,7 +58,7 @@ def test_canary_that_is_no_worse_is_promoted_after_the_time_and_the_support() ->
     assert found.outcome == "promote"
     assert words(found) == set()
     assert "judged on 1000 rows with labels, required >= 1000" in found.summary
-    assert canonical_json(found.reasons_json())
+    assert canonical_json([reason.to_json() for reason in found.reasons])
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def test_better_candidate_is_accepted_with_every_gates_words_and_numbers() -> No
     assert by_gate["slices"].numbers["drop"] == pytest.approx(0.01)
     assert by_gate["latency"].words == "p99 of one prediction 3 ms, required <= 20 ms"
     assert by_gate["overlap"].severity == "warn"
-    numbers = json.loads(canonical_json(decision.reasons_json()))[-1]["numbers"]
+    numbers = json.loads(canonical_json([reason.to_json() for reason in decision.reasons]))[-1]["numbers"]
     assert numbers.items() >= {"low": 0.001, "high": 0.02, "confidence": 0.95, "num_blocks": 14}.items()
     assert "\n" not in decision.summary
 

@@ -19,8 +19,9 @@ from tests.unit.training.stages import evaluate_bench
 from tests.unit.training.stages.evaluate_bench import EvaluateBench
 from training.errors import DataError, SpecError
 from training.evaluation.record import EvaluationRecord
-from training.registry.gates.interface import Case, Reason, judge_of
+from training.registry.gates.interface import Case, judge_of
 from training.registry.gates.judging import Decision, decide
+from training.registry.ledger.reasons import Reason
 from training.spec.descriptors.families import own_packages
 from training.spec.descriptors.gate_descriptor import GateDescriptor
 from training.spec.descriptors.gates import GATES

@@ -23,6 +23,7 @@ from training.registry.ledger.decisions import (
     settlement,
 )
 from training.registry.ledger.ledger import Entry, Ledger, ModelAliases
+from training.registry.ledger.reasons import Reason
 
 
 @pytest.fixture
@@ -91,8 +92,8 @@ def test_an_answer_ends_the_request_and_only_an_approval_moves(
     assert ledger.open_requests("m") == [request]
     kept = answer_request(ledger, request, outcome, by="ada", words="because")
     assert (kept.outcome, kept.action, kept.decided_by, kept.request_key) == (outcome, action, "ada", request.key)
-    assert [reason["words"] for reason in kept.reasons] == ["gap 0.2 is above 0.1", "because"]
-    assert kept.reasons[-1]["passed"] == (outcome == "approved")
+    assert [reason.words for reason in kept.reasons] == ["gap 0.2 is above 0.1", "because"]
+    assert kept.reasons[-1].passed == (outcome == "approved")
     assert ledger.open_requests("m") == []
     assert ledger.ending_of("m", request.key) == kept
     assert seats(ledger) == expected
@@ -152,7 +153,7 @@ def test_an_approval_of_what_was_measured_against_an_older_standing_is_stale_how
 ) -> None:
     kept = answer_request(ledger, stale_request, "approved", by="ada", words="yes")
     assert (kept.outcome, kept.action, kept.decided_by) == ("stale", "recorded", "ada")
-    assert "evaluated against champion none (revision 2); champion is 1.1.0 now (revision 3)" in kept.reasons[-1]["words"]
+    assert "evaluated against champion none (revision 2); champion is 1.1.0 now (revision 3)" in kept.reasons[-1].words
     assert answer_request(ledger, stale_request, "approved", by="ada", words="yes") == kept
     assert seats(ledger) == ("1", None)
 
@@ -180,7 +181,7 @@ def test_a_canary_that_ends_also_ends_the_request_that_was_measured_beside_it(le
     ending = ledger.ending_of("m", request.key)
     assert ending is not None
     assert ending.outcome == "superseded"
-    assert "version 1.2.0 was settled as canary meanwhile" in ending.reasons[-1]["words"]
+    assert "version 1.2.0 was settled as canary meanwhile" in ending.reasons[-1].words
 
 
 @pytest.mark.parametrize("outcome", ["accepted", "needs_approval"])
@@ -216,8 +217,8 @@ def test_nothing_is_approved_that_was_never_asked(ledger: Ledger) -> None:
     assert seats(ledger) == (None, None)
 
 
-BOUND = {"gate": "minimum", "passed": False, "severity": "approve", "words": "auc 0.59", "numbers": {"metric": "auc", "bound": 0.6}}
-WARNED = {"gate": "overlap", "passed": False, "severity": "warn", "words": "share 0.95", "numbers": {}}
+BOUND = Reason(gate="minimum", passed=False, severity="approve", words="auc 0.59", numbers={"metric": "auc", "bound": 0.6})
+WARNED = Reason(gate="overlap", passed=False, severity="warn", words="share 0.95", numbers={})
 
 
 def test_what_a_person_approved_about_a_canary_is_read_from_the_decision_that_made_it_canary(ledger: Ledger) -> None:

@@ -13,6 +13,7 @@ from sqlalchemy import event
 from training.database.schema import LedgerDecisionRow
 from training.errors import DeniedError
 from training.registry.ledger.ledger import AliasHolder, Entry, Ledger, ModelAliases, Move, decision_key
+from training.registry.ledger.reasons import Reason
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ def entry(number: int, *, action: str = "promoted", key: str | None = None) -> E
         version=str(number),
         action=action,
         outcome="accepted" if action == "promoted" else "rejected",
-        reasons=[{"gate": "finite", "passed": True, "words": "fine"}],
+        reasons=[Reason(gate="finite", passed=True, words="fine")],
         evidence={"weights_digest": f"w{number}"},
         decided_by="m/run/promote",
     )

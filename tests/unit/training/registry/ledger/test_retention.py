@@ -13,6 +13,7 @@ from tests.unit.training.registry.scenes import candidate, decide_on
 from training.errors import DeniedError
 from training.registry.ledger.decisions import answer_request, record_candidate, roll_back
 from training.registry.ledger.ledger import Ledger
+from training.registry.ledger.reasons import Reason
 from training.registry.ledger.retention import LedgerRoots
 
 
@@ -33,7 +34,7 @@ def decide(ledger: Ledger, number: int, outcome: str = "accepted", **facts: Any)
         "champion": {"model_uri": uri(number - 1)},
     }
     return record_candidate(
-        ledger, holder, model="m", outcome=outcome, reasons=[{"gate": "g", "passed": True, "words": "w"}], evidence=evidence, decided_by="n"
+        ledger, holder, model="m", outcome=outcome, reasons=[Reason(gate="g", passed=True, words="w")], evidence=evidence, decided_by="n"
     )
 
 

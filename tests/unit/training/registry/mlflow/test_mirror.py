@@ -17,6 +17,7 @@ from training.registry.ledger import ledger as ledger_module
 from training.registry.ledger.alias_findings import RecordedFindings
 from training.registry.ledger.decisions import answer_request, roll_back, settle_canary
 from training.registry.ledger.ledger import Ledger
+from training.registry.ledger.reasons import Reason
 from training.registry.mlflow import mirror as mirror_module
 from training.registry.mlflow.mirror import differences, mirror
 from training.store import Store
@@ -133,8 +134,8 @@ def test_a_versions_description_has_its_last_decision_and_a_persons_text_stays(
 def test_a_description_is_cut_at_a_whole_line_of_what_mlflow_keeps(
     ledger: Ledger, store: Store, registry: mlflow.MlflowClient, model: str
 ) -> None:
-    reasons = [{"gate": f"g{number}", "passed": True, "words": "w" * 300} for number in range(40)]
-    decide_on(ledger, 1, "rejected", model=model, reasons=[{"gate": "minimum", "passed": False, "words": "too low"}, *reasons])
+    reasons = [Reason(gate=f"g{number}", passed=True, words="w" * 300) for number in range(40)]
+    decide_on(ledger, 1, "rejected", model=model, reasons=[Reason(gate="minimum", passed=False, words="too low"), *reasons])
     mirror(ledger, store, model)
     found = registry.get_model_version(model, "1").description
     assert 4500 < len(found) <= 5000

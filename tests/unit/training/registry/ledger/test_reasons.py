@@ -1,8 +1,9 @@
-"""A decision in one line: the change of the metric, its interval, what is required, and what else spoke against the version."""
+"""A reason's verdict, and a decision in one line: the change of the metric, its interval, what is required, what else spoke against it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,8 +12,8 @@ from tests.unit.training.registry.good_evaluation import ALL, BETTER, GOOD, RANK
 from training.evaluation.record import EvaluationRecord
 from training.format import share_change
 from training.registry.gates.judging import decide
-from training.registry.ledger.headline import comparison_line, headline
 from training.registry.ledger.ledger import Entry
+from training.registry.ledger.reasons import Reason, comparison_line, headline, reason_line
 from training.spec.sections.evaluation import Evaluate
 
 
@@ -39,7 +40,7 @@ def reasons_of(gain: float, low: float, high: float, rules: Evaluate = RANKING, 
     comparison = {**BETTER, "gain": gain, "low": low, "high": high}
     values = {"metrics": {metric: 0.5 + gain}, "champion_metrics": {metric: 0.5}, "comparison": comparison}
     record = EvaluationRecord.model_validate({**known, **values, **fields})
-    return [reason for reason in decide(record, rules, approval="automatic").reasons_json() if reason["gate"] in GATES]
+    return [reason for reason in decide(record, rules, approval="automatic").reasons if reason.gate in GATES]
 
 
 GATES = ("improvement", "significance", "baseline")
@@ -59,19 +60,17 @@ def test_a_threshold_in_the_metrics_unit_is_written_in_it() -> None:
 
 
 def test_an_unbounded_interval_is_said_and_no_number_is_invented() -> None:
-    reasons = reasons_of(0.01, 0.001, 0.02)
-    for reason in reasons:
-        if reason["gate"] == "significance":
-            reason |= {"passed": False, "numbers": {"low": None, "high": None}}
+    unbounded = {"passed": False, "numbers": {"low": None, "high": None}}
+    reasons = [replace(each, **unbounded if each.gate == "significance" else {}) for each in reasons_of(0.01, 0.001, 0.02)]
     assert comparison_line(reasons) == "ndcg@10 +2.0 % [unbounded, unbounded], required > 0.5 % and lower end > 0"
 
 
 def test_what_else_failed_follows_and_a_standing_comes_first() -> None:
     reasons = [
         *reasons_of(0.01, 0.001, 0.02),
-        {"gate": "latency", "passed": False, "severity": "fail", "words": "p99 30 ms,\nrequired <= 20 ms"},
-        {"gate": "overlap", "passed": False, "severity": "warn", "words": "overlap 0.3"},
-        {"gate": "standing", "passed": False, "words": "a later version is champion"},
+        Reason(gate="latency", passed=False, severity="fail", words="p99 30 ms,\nrequired <= 20 ms"),
+        Reason(gate="overlap", passed=False, severity="warn", words="overlap 0.3"),
+        Reason(gate="standing", passed=False, words="a later version is champion"),
     ]
     assert headline(entry(reasons, semantic_version="1.2.0")) == (
         "rejected: a later version is champion; ndcg@10 +2.0 % [+0.2 %, +4.0 %], required > 0.5 %; p99 30 ms, required <= 20 ms; "
@@ -81,9 +80,9 @@ def test_what_else_failed_follows_and_a_standing_comes_first() -> None:
 
 def test_a_first_champion_names_the_limits_that_it_passed() -> None:
     reasons = [
-        {"gate": "finite", "passed": True, "words": "ndcg@10 is 0.64"},
-        {"gate": "minimum", "passed": True, "words": "ndcg@10 0.64, required >= 0.3"},
-        {"gate": "baseline", "passed": True, "words": "no champion yet: only absolute gates apply"},
+        Reason(gate="finite", passed=True, words="ndcg@10 is 0.64"),
+        Reason(gate="minimum", passed=True, words="ndcg@10 0.64, required >= 0.3"),
+        Reason(gate="baseline", passed=True, words="no champion yet: only absolute gates apply"),
     ]
     assert headline(entry(reasons, "accepted", "promoted")) == (
         "promoted: ndcg@10 0.64, required >= 0.3; no champion yet: only absolute gates apply; version 7 of search"
@@ -98,8 +97,8 @@ def test_a_first_champion_names_the_limits_that_it_passed() -> None:
     ],
 )
 def test_an_answer_is_named_and_not_the_rule_that_asked(outcome: str, action: str, passed: bool, words: str, expected: str) -> None:
-    asked = {"gate": "approval", "passed": True, "severity": "approve", "words": "the spec asks for a person's approval"}
-    answer = {"gate": "approval", "passed": passed, "words": words}
+    asked = Reason(gate="approval", passed=True, severity="approve", words="the spec asks for a person's approval")
+    answer = Reason(gate="approval", passed=passed, words=words)
     assert headline(entry([asked, answer], outcome, action)) == expected
 
 
@@ -117,3 +116,25 @@ def test_an_answer_is_named_and_not_the_rule_that_asked(outcome: str, action: st
 )
 def test_a_change_has_digits_enough_to_be_told_from_its_threshold(value: float, beside: float | None, text: str) -> None:
     assert share_change(value, beside=beside) == text
+
+
+@pytest.mark.parametrize(
+    ("reason", "word"),
+    [
+        ({"passed": True, "severity": "warn"}, "pass"),
+        ({"passed": False, "severity": "fail"}, "FAIL"),
+        ({"passed": False, "severity": "warn"}, "warn"),
+        ({"passed": False, "severity": "approve"}, "ask"),
+        # A person's answer has no severity.
+        ({"passed": False}, "FAIL"),
+    ],
+)
+def test_gate_that_only_warns_or_asks_is_not_shown_as_a_failure(reason: dict[str, Any], word: str) -> None:
+    kept = {"gate": "g", "words": "w", **reason}
+    assert reason_line(Reason.from_json(kept)) == f"{word} g: w"
+
+
+@pytest.mark.parametrize("of_gate", [{}, {"severity": "warn", "numbers": {"a": 1}}])
+def test_a_reason_is_kept_as_it_was_read(of_gate: dict[str, Any]) -> None:
+    kept = {"gate": "g", "passed": False, "words": "w", **of_gate}
+    assert Reason.from_json(kept).to_json() == kept
