@@ -87,7 +87,7 @@ class ProcessRow:
     parent_pid: int
     command: str
     is_rank: bool = False
-    """It has a `RANK` in its environment."""
+    """Its name says so."""
 
 
 def disturbed_nights(seed: int) -> Iterator[tuple[Disturbance, ...]]:

@@ -82,8 +82,9 @@ def prepare(home: Path) -> Installation:
     for old, new in (
         ("processes_per_node: 1", "processes_per_node: 2"),
         ("epochs: 1", f"epochs: {EPOCHS}"),
-        ("batch_size: 4096", "batch_size: 256"),
-        ("learning_rate: 2e-2", "learning_rate: 5e-4"),
+        # 1,344 steps: on an idle machine, a moment within them is still in time.
+        ("batch_size: 4096", "batch_size: 32"),
+        ("learning_rate: 2e-2", "learning_rate: 1e-4"),
     ):
         assert old in text
         text = text.replace(old, new)
