@@ -23,7 +23,7 @@ from devstack.sources_file import require_noted_places
 from devstack.storage_check import require_home
 from devstack.wait_messages import Awaited
 from nightshift.settings import Settings
-from training.contracts import JsonObject, JsonValue
+from training.contracts import JsonObject, JsonValue, instant_text
 from training.errors import NightshiftError, shown
 from training.spec import PipelineSpec, apply_overrides, check_not_future, load_spec, resolve_uris
 
@@ -190,7 +190,7 @@ def run_one(
         summed_up: show the summary too; that of a failed night is always shown.
     """
     now = datetime.now(UTC)
-    as_of = datetime.fromisoformat(night.as_of) if night.as_of else now
+    as_of = night.as_of or now
     # `resolve` refuses it too, but the demo would first make the data of years.
     check_not_future(as_of, now)
     if not (overrides or {}).get("snapshot"):
@@ -207,11 +207,12 @@ def run_one(
 
 
 def _trigger(client: AirflowApi, dag_id: str, night: Night, overrides: JsonObject, *, force: bool, say: Say) -> None:
-    chosen = {name: value for name, value in (("as_of", night.as_of), ("force", force or None)) if value is not None}
+    as_of = None if night.as_of is None else instant_text(night.as_of)
+    chosen = {name: value for name, value in (("as_of", as_of), ("force", force or None)) if value is not None}
     conf: dict[str, JsonValue] = {**overrides, **chosen}
     # The run's id makes it safe to repeat: a request whose answer was lost has made the run.
     client.create(f"/dags/{dag_id}/dagRuns", {"dag_run_id": night.run_id, "logical_date": None, "conf": conf})
-    say(f"{dag_id}, run {night.run_id}" + (f", as of {night.as_of}" if night.as_of else ""))
+    say(f"{dag_id}, run {night.run_id}" + (f", as of {as_of}" if as_of else ""))
 
 
 def _show(settings: Settings, client: AirflowApi, dag_id: str, run_id: str, say: Say, *, summed_up: bool = True) -> str:

@@ -10,7 +10,7 @@ import pytest
 from devstack.__main__ import main
 from devstack.next_night import BadDayError, Night, PastRun, next_night, parse_conf, parse_day, slot_of
 from devstack.run_command import _trigger
-from training.contracts import ExitCode
+from training.contracts import ExitCode, instant_of
 from training.spec import PipelineSpec, load_spec
 
 PIPELINES = Path(__file__).resolve().parents[3] / "dags" / "pipelines"
@@ -23,25 +23,28 @@ def ranking() -> PipelineSpec:
 
 
 def test_first_night_lies_where_the_data_lies(ranking: PipelineSpec) -> None:
-    assert next_night(ranking, [], wanted=None, now=NOW) == Night("night-2026-02-01", "2026-02-01T02:00:00+00:00")
+    assert next_night(ranking, [], wanted=None, now=NOW) == Night("night-2026-02-01", instant_of("2026-02-01T02:00:00+00:00"))
 
 
 def test_night_is_counted_in_the_pipelines_time_zone() -> None:
     flights = load_spec(PIPELINES / "flight_delay.yaml")
 
-    assert next_night(flights, [], wanted=None, now=NOW).as_of == "2013-03-15T02:00:00-04:00"
+    assert next_night(flights, [], wanted=None, now=NOW).as_of == instant_of("2013-03-15T02:00:00-04:00")
     assert slot_of(flights, date(2013, 1, 15)).isoformat() == "2013-01-15T02:00:00-05:00"
 
 
 @pytest.mark.parametrize(
     ("newest", "expected"),
     [
-        (PastRun("night-2026-02-03", "success"), Night("night-2026-02-04", "2026-02-04T02:00:00+00:00")),
-        (PastRun("night-2026-02-03", "failed"), Night("night-2026-02-03.2", "2026-02-03T02:00:00+00:00")),
-        (PastRun("night-2026-02-03.2", "failed"), Night("night-2026-02-03.3", "2026-02-03T02:00:00+00:00")),
-        (PastRun("night-2026-02-03.2", "success"), Night("night-2026-02-04", "2026-02-04T02:00:00+00:00")),
-        (PastRun("night-2026-02-03", "running"), Night("night-2026-02-03", "2026-02-03T02:00:00+00:00", running_already=True)),
-        (PastRun("night-2026-02-03.2", "queued"), Night("night-2026-02-03.2", "2026-02-03T02:00:00+00:00", running_already=True)),
+        (PastRun("night-2026-02-03", "success"), Night("night-2026-02-04", instant_of("2026-02-04T02:00:00+00:00"))),
+        (PastRun("night-2026-02-03", "failed"), Night("night-2026-02-03.2", instant_of("2026-02-03T02:00:00+00:00"))),
+        (PastRun("night-2026-02-03.2", "failed"), Night("night-2026-02-03.3", instant_of("2026-02-03T02:00:00+00:00"))),
+        (PastRun("night-2026-02-03.2", "success"), Night("night-2026-02-04", instant_of("2026-02-04T02:00:00+00:00"))),
+        (PastRun("night-2026-02-03", "running"), Night("night-2026-02-03", instant_of("2026-02-03T02:00:00+00:00"), running_already=True)),
+        (
+            PastRun("night-2026-02-03.2", "queued"),
+            Night("night-2026-02-03.2", instant_of("2026-02-03T02:00:00+00:00"), running_already=True),
+        ),
     ],
 )
 def test_next_night_follows_from_how_the_newest_ended(ranking: PipelineSpec, newest: PastRun, expected: Night) -> None:
@@ -53,7 +56,9 @@ def test_next_night_follows_from_how_the_newest_ended(ranking: PipelineSpec, new
 def test_wanted_night_is_run_again_under_a_new_name(ranking: PipelineSpec) -> None:
     runs = [PastRun("night-2026-02-02", "success"), PastRun("night-2026-02-01", "success")]
 
-    assert next_night(ranking, runs, wanted=date(2026, 2, 1), now=NOW) == Night("night-2026-02-01.2", "2026-02-01T02:00:00+00:00")
+    assert next_night(ranking, runs, wanted=date(2026, 2, 1), now=NOW) == Night(
+        "night-2026-02-01.2", instant_of("2026-02-01T02:00:00+00:00")
+    )
 
 
 def test_older_night_run_again_by_name_does_not_turn_time_back(ranking: PipelineSpec) -> None:
@@ -101,7 +106,7 @@ def test_next_night_of_a_weekly_schedule_is_its_next_slot(ranking: PipelineSpec)
 
     night = next_night(weekly, [PastRun("night-2026-02-09", "success")], wanted=None, now=NOW)
 
-    assert night == Night("night-2026-02-16", "2026-02-16T02:00:00+00:00")
+    assert night == Night("night-2026-02-16", instant_of("2026-02-16T02:00:00+00:00"))
 
 
 @pytest.mark.parametrize("text", ["2014-13-40", "tomorrow", "", "20140101", "2014-W01-1", "0001-01-01", "9999-12-31", "2014-01-01T00:00"])
@@ -141,6 +146,11 @@ def test_overrides_are_in_the_conf_of_the_night_that_is_triggered() -> None:
     client: Any = SimpleNamespace(create=lambda _path, body: sent.append(body))
     overrides = parse_conf('{"train": {"epochs": 5}, "force": false}')
     _trigger(
-        client, "search_ranking", Night("night-2026-02-01", "2026-02-01T02:00:00+00:00"), overrides, force=True, say=lambda _text: None
+        client,
+        "search_ranking",
+        Night("night-2026-02-01", instant_of("2026-02-01T02:00:00+00:00")),
+        overrides,
+        force=True,
+        say=lambda _text: None,
     )
     assert sent[0]["conf"] == {"train": {"epochs": 5}, "force": True, "as_of": "2026-02-01T02:00:00+00:00"}
