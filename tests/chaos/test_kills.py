@@ -14,6 +14,8 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.chaos.disturbances import Role
+from tests.chaos.night_harness import roles_in
 from tests.integration.installation import Installation
 from training.contracts import StageResult
 
@@ -51,12 +53,18 @@ def kill_launcher(installation: Installation, run_id: str) -> None:
 
 
 def kill_task(installation: Installation, run_id: str) -> None:
+    del run_id
+    os.kill(roles_in(installation, None)[Role.TASK][0], signal.SIGKILL)
+
+
+def kill_template(installation: Installation, run_id: str) -> None:
     os.kill(launcher(installation, run_id).ppid(), signal.SIGKILL)
 
 
 def kill_worker(installation: Installation, run_id: str) -> None:
     """Kill LocalExecutor's process that watches the task: nobody reports its end, and its heartbeats stop."""
-    os.kill(launcher(installation, run_id).parents()[1].pid, signal.SIGKILL)
+    del run_id
+    os.kill(roles_in(installation, None)[Role.WORKER][0], signal.SIGKILL)
 
 
 def kill_scheduler(installation: Installation, run_id: str) -> None:
@@ -70,10 +78,10 @@ def kill_scheduler(installation: Installation, run_id: str) -> None:
     assert scheduler_log(installation)[before:].partition(RESET)[0].count(ORPHAN_CHECK) == 1
 
 
-def test_training_survives_the_kill_of_a_rank_the_launcher_the_task_and_the_scheduler_with_the_same_weights(
+def test_training_survives_the_kill_of_a_rank_the_launcher_the_template_the_task_and_the_scheduler_with_the_same_weights(
     installation: Installation, undisturbed: str
 ) -> None:
-    check_survived(installation, undisturbed, [kill_rank, kill_launcher, kill_task, kill_scheduler])
+    check_survived(installation, undisturbed, [kill_rank, kill_launcher, kill_task, kill_scheduler, kill_template])
 
 
 @pytest.mark.long

@@ -27,7 +27,8 @@ ROWS = [
     ProcessRow(20, 10, "airflow worker -- LocalExecutor: <idle>"),
     ProcessRow(21, 10, "airflow worker -- LocalExecutor: 01a2"),
     ProcessRow(22, 21, "airflow worker -- 01a2"),
-    ProcessRow(23, 22, f"python -m training.runtime.torchrun --nproc-per-node=2 -m {STAGE_COMMAND}"),
+    ProcessRow(15, 1, "python -m training.runtime.template 13"),
+    ProcessRow(23, 15, f"python -m training.runtime.torchrun --nproc-per-node=2 -m {STAGE_COMMAND}"),
     *(ProcessRow(pid, 23, f"python -m training.runtime.torchrun --nproc-per-node=2 -m {STAGE_COMMAND}", is_rank=True) for pid in (24, 25)),
     ProcessRow(30, 13, "python -m airflow triggerer"),
     ProcessRow(31, 14, "python -m uvicorn"),
@@ -59,7 +60,7 @@ def test_disturbances_of_a_night_are_in_the_order_of_moments_at_which_their_role
 def test_services_are_disturbed_while_they_start_and_what_a_task_needs_is_not() -> None:
     starting = {one.role for night in islice(disturbed_nights(4), 500) for one in night if one.moment == STARTING}
     assert {Role.SUPERVISOR, Role.SCHEDULER, Role.API_SERVER, Role.COMMAND} <= starting
-    assert not starting & {Role.WORKER, Role.TASK, Role.STAGE, Role.LAUNCHER, Role.RANK}
+    assert not starting & {Role.WORKER, Role.TASK, Role.TEMPLATE, Role.STAGE, Role.LAUNCHER, Role.RANK}
 
 
 def test_processes_of_an_installation_are_known_by_role() -> None:
@@ -78,6 +79,7 @@ def test_processes_of_an_installation_are_known_by_role() -> None:
         Role.IDLE_WORKER: [20],
         Role.WORKER: [21],
         Role.TASK: [22],
+        Role.TEMPLATE: [15],
         Role.LAUNCHER: [23],
         Role.RANK: [24, 25],
         Role.ALL: every,
@@ -86,7 +88,7 @@ def test_processes_of_an_installation_are_known_by_role() -> None:
 
 
 def test_stage_without_torchrun_is_a_stage() -> None:
-    rows = [*ROWS[:9], ProcessRow(23, 22, STAGE_COMMAND)]
+    rows = [*ROWS[:10], ProcessRow(23, 15, STAGE_COMMAND)]
     found = roles_of(rows, COMPONENTS, supervisor_pid=SUPERVISOR, command_pid=COMMAND)
     assert found[Role.STAGE] == [23]
     assert Role.RANK not in found

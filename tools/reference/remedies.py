@@ -92,6 +92,7 @@ REMEDIES: Final[Mapping[str, str]] = {
     "process.exit": "the log of the attempt has the traceback",
     "process.killed": RETRIED,
     "process.lost": RETRIED,
+    "process.template": "nothing: the stage is started again from its last commit, which uses no relaunch",
     "python.packages": 'run `eval "$(make env)"` first, or use .venv/bin/python',
     "result.missing": RETRIED,
     "retention.lost": "nothing: the other collection goes on",

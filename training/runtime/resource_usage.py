@@ -17,7 +17,21 @@ from training.installation import TORCHRUN_ID
 
 PROC: Final = Path("/proc")
 TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
+STACK_START: Final = 25
+"""Field 28 of proc(5), counted from the third."""
 _UNITS: Final = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
+
+
+_inherited_bytes, _stack_start = 0, ""
+"""Memory that this process had when it was forked, and the address of its stack: those that it forks have both, new programs neither."""
+
+
+def start_from_here() -> None:
+    """Count of this process and its forks only the memory used from now on: what they share with a template is not theirs."""
+    global _inherited_bytes, _stack_start
+    folder = PROC / "self"
+    _inherited_bytes = _numbers(folder / "status")["VmRSS"] * 1024
+    _stack_start = _fields(folder / "stat")[STACK_START]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +99,7 @@ def _read(pid: int) -> _Process | None:
     """Return what the kernel counts of a process; None where it has ended."""
     folder = PROC / str(pid)
     try:
-        # The name is in parentheses, and may hold some of its own.
-        stat = (folder / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        stat = _fields(folder / "stat")
         status = _numbers(folder / "status")
     except OSError:
         return None
@@ -95,14 +108,21 @@ def _read(pid: int) -> _Process | None:
     except OSError:
         # Not every kernel counts bytes, and not for every reader.
         counted = {}
+    inherited_bytes = _inherited_bytes if _inherited_bytes and stat[STACK_START] == _stack_start else 0
     # Fields 14 to 17 of proc(5): utime, stime, cutime, cstime; the third is the first after the name.
     return _Process(
-        resident_bytes=status.get("VmRSS", 0) * 1024,
-        resident_peak_bytes=status.get("VmHWM", 0) * 1024,
+        resident_bytes=max(0, status.get("VmRSS", 0) * 1024 - inherited_bytes),
+        resident_peak_bytes=max(0, status.get("VmHWM", 0) * 1024 - inherited_bytes),
         cpu_seconds=sum(map(int, stat[11:15])) / TICKS_PER_SECOND,
         read_bytes=counted.get("rchar", 0),
         written_bytes=counted.get("wchar", 0),
     )
+
+
+def _fields(path: Path) -> list[str]:
+    """Return the fields of a `stat` of proc(5) from the third on."""
+    # The name is in parentheses, and may hold some of its own.
+    return path.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
 
 
 def _numbers(path: Path) -> dict[str, int]:

@@ -17,6 +17,7 @@ KILLED: Final = frozenset({SIGNALS_START + signal.SIGKILL, int(ExitCode.UNEXPECT
 """Exit codes after a SIGKILL: the process's own, or torchrun's 1."""
 OUT_OF_MEMORY: Final = "pod.oom"
 LOST_PEER: Final = "peer.lost"
+TEMPLATE_LOST: Final = "process.template"
 UNPLACED: Final = "gang.unplaced"
 PARTIAL: Final = "gang.partial"
 
@@ -35,7 +36,7 @@ class Ended:
     limit_bytes: int = 0
     """Memory that it could have had; 0: not known."""
     code: str = ""
-    """The cluster's reason for its end (`pod.oom`, `pod.preempted`, `pod.gone` …); empty where there is none."""
+    """The reason for its end that is not its own (`pod.oom`, `pod.preempted`, `process.template` …); empty where there is none."""
     words: str = ""
     """The same for people."""
 
@@ -59,6 +60,8 @@ class Action(Enum):
     """Out of memory: the first time may be caused by another process."""
     RELEASE = "release"
     """It had a part of the nodes that it needs, and gave them back: ask again after a back-off, out of no budget."""
+    AGAIN = "again"
+    """Start again at once from the last commit, out of no budget: what it was forked from was killed."""
     WAIT = "wait"
     """Someone else is at the same work: wait for its result."""
     GIVE_UP = "give up"
@@ -125,6 +128,8 @@ def _judge(ended: Ended, error: JsonObject | None) -> AttemptEnd:
         # Here too.
         beside = "" if said is None else f"; {said.reason}"
         return AttemptEnd(action=Action.RELAUNCH_ONCE, reason=f"out of memory: killed by the kernel{beside}", code="memory.killed")
+    if ended.code == TEMPLATE_LOST and (said is None or said.code == LOST_PEER):
+        return AttemptEnd(action=Action.AGAIN, reason="the process that stages are forked from was killed", code=ended.code)
     if said is not None and (said.action is not Action.RELAUNCH or not ended.code):
         return said
     if ended.code in ACTION_OF_CLUSTER:

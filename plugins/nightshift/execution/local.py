@@ -1,7 +1,8 @@
-"""Local placement: a stage is a child process in the task's own process group, and dies with the task.
+"""Local placement: a stage is forked from the installation's template, or a child process of its task, and dies with the task.
 
-Airflow ends a task by killing its group, so the child gets no session of its own; and what a group cannot reach (torchrun gives its
-workers sessions) dies by PR_SET_PDEATHSIG, which `training.process.child` sets. Linux only.
+Airflow ends a task by killing its group. A fork is not in it: the template ends it when the task is gone. A child gets no session of its
+own; and what a group cannot reach (torchrun gives its workers sessions) dies by PR_SET_PDEATHSIG, which `training.process.child` sets.
+Linux only.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import os
 import re
 import resource
-import signal
 import subprocess
 import sys
 import threading
@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Final
 
 from nightshift.execution import gpus
-from nightshift.execution.attempt_end import Action, AttemptEnd, Ended, StageEndedError, judge
+from nightshift.execution.attempt_end import TEMPLATE_LOST, Action, AttemptEnd, Ended, StageEndedError, judge
 from nightshift.execution.backend import Backend, StageTask, keys_set, spec_environment
+from nightshift.execution.forked_stage import ForkedStage, fork_stage
 from nightshift.execution.relaunch_budget import Relaunches, next_relaunch, resumption
 from nightshift.execution.stage_environment import GRACE_SECONDS, stage_environment
 from nightshift.settings import Settings
@@ -54,6 +55,7 @@ class LocalBackend(Backend):
         self._settings = settings
         self._launcher: LocalLauncher | None = None
         self._stopped = False
+        self._may_fork = True
 
     def check(self, spec: PipelineSpec | None = None) -> None:
         """Nothing of this machine is stated anywhere: there is nothing to check."""
@@ -87,7 +89,11 @@ class LocalBackend(Backend):
                 end = AttemptEnd(action=Action.RELAUNCH, reason="the result is missing", code="result.missing")
             if self._stopped:
                 raise _stopped(f"stopped while it ran: {end.reason}")
-            if end.action is Action.WAIT:
+            if end.action is Action.AGAIN:
+                # The template is not this stage's: it costs no relaunch, and cannot do so twice.
+                self._may_fork = False
+                task.warn(f"starts again in a process of its own, which uses no relaunch: {end.reason}; {resumption(task.work.folder)}")
+            if end.action in (Action.WAIT, Action.AGAIN):
                 continue
             relaunch = next_relaunch(end, done, task.resolved.spec, task.work.stage)
             done = done.with_one(relaunch)
@@ -109,7 +115,7 @@ class LocalBackend(Backend):
         launcher = self._launcher = LocalLauncher(self._settings)
         if self._stopped:
             raise _stopped("stopped before it began")
-        ended = launcher.launch(uri, request, task.resolved.spec, task.say)
+        ended = launcher.launch(uri, request, task.resolved.spec, task.say, may_fork=self._may_fork)
         task.say(f"attempt {request.attempt_id} ended with {ended.exit_code} after {ended.seconds:.1f} s")
         if task.work.folder.result() is not None:
             return None
@@ -152,20 +158,24 @@ class LocalLauncher:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | ForkedStage | None = None
 
-    def launch(self, request_uri: str, request: StageRequest, spec: PipelineSpec, say: Callable[[str], None]) -> Ended:
-        """Run the attempt; call it from the thread that outlives it, since the kernel ties the child to that thread."""
-        command = command_of(request_uri, request, spec, parent_pid=os.getpid())
+    def launch(
+        self, request_uri: str, request: StageRequest, spec: PipelineSpec, say: Callable[[str], None], *, may_fork: bool = True
+    ) -> Ended:
+        """Run the attempt; call it from the thread that outlives it, since the kernel ties a child to that thread."""
+        program = program_of(request_uri, request, spec)
         environment = {**stage_environment(self._settings, request.stage, spec), **spec_environment(request.stage, spec)}
         # torchrun leaves its logs' folder behind, and killed ranks theirs: all of an attempt's temporary files go with the attempt.
         with scratch_folder() as folder:
-            return self.run(command, {**environment, "TMPDIR": str(folder)}, say)
+            environment["TMPDIR"] = str(folder)
+            forked = fork_stage(self._settings.home, program, environment, self._settings.checkout_path, say) if may_fork else None
+            if forked is not None:
+                return self._follow(forked, say)
+            return self.run(child_command(program, parent_pid=os.getpid()), environment, say)
 
     def run(self, command: list[str], environment: Mapping[str, str], say: Callable[[str], None]) -> Ended:
         """Run a command to its end, handing each line of its output to `say`: whole, or in pieces of 4 KiB."""
-        started_at = time.monotonic()
-        oom_kills = count_oom_kills()
         process = subprocess.Popen(
             command,
             env=dict(environment),
@@ -174,26 +184,33 @@ class LocalLauncher:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
         )
+        return self._follow(process, say)
+
+    def _follow(self, process: subprocess.Popen[bytes] | ForkedStage, say: Callable[[str], None]) -> Ended:
+        started_at = time.monotonic()
+        oom_kills = count_oom_kills()
         self._process = process
         if process.stdout is not None:
             with process.stdout:
                 while piece := process.stdout.readline(MAX_LINE_BYTES):
                     say(printable(piece))
         code = process.wait()
+        forked = process if isinstance(process, ForkedStage) else None
         return Ended(
             exit_code=code if code >= 0 else 128 - code,
             seconds=time.monotonic() - started_at,
             oom_killed=count_oom_kills() > oom_kills,
-            peak_bytes=resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024,
+            peak_bytes=resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 if forked is None else forked.peak_bytes,
             limit_bytes=memory_limit_bytes(),
+            code=TEMPLATE_LOST if forked is not None and forked.is_lost else "",
         )
 
     def stop(self) -> None:
         """Send SIGTERM, and SIGKILL four seconds later: its ranks and helpers follow by PR_SET_PDEATHSIG."""
         process = self._process
-        if process is None or process.poll() is not None:
+        if process is None or process.returncode is not None:
             return
-        process.send_signal(signal.SIGTERM)
+        process.terminate()
         # A signal's handler runs in the very thread that reads the child's output: waiting here would stop the child at a full pipe.
         killer = threading.Timer(GRACE_SECONDS, process.kill)
         killer.daemon = True
@@ -206,15 +223,19 @@ def printable(piece: bytes) -> str:
     return CONTROL_CHARACTERS.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
-def command_of(request_uri: str, request: StageRequest, spec: PipelineSpec, *, parent_pid: int) -> list[str]:
-    """Return the command of an attempt; user values are in the request alone."""
+def program_of(request_uri: str, request: StageRequest, spec: PipelineSpec) -> list[str]:
+    """Return the module of an attempt and its arguments, as after `python -m`; user values are in the request alone."""
     module = f"training.stages.{request.stage}"
-    command = [sys.executable, "-m", module, request_uri]
     placement = spec.train.placement
     if request.stage in TRAININGS and placement.world_size > 1:
         torchrun = ["training.runtime.torchrun", "--standalone", f"--nproc-per-node={placement.world_size}", "--max-restarts=0"]
-        command = [sys.executable, "-m", *torchrun, "-m", module, request_uri]
-    return [sys.executable, "-m", "training.process.child", "--parent", str(parent_pid), "--", *command]
+        return [*torchrun, "-m", module, request_uri]
+    return [module, request_uri]
+
+
+def child_command(program: list[str], *, parent_pid: int) -> list[str]:
+    """Return the command of a new process that dies with its parent."""
+    return [sys.executable, "-m", "training.process.child", "--parent", str(parent_pid), "--", sys.executable, "-m", *program]
 
 
 def count_oom_kills() -> int:

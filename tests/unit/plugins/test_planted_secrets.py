@@ -16,7 +16,7 @@ import pytest
 from airflow.sdk import BaseOperator
 
 from nightshift.airflow_ext import alerts, run_notes
-from nightshift.execution.local import LocalLauncher, command_of
+from nightshift.execution.local import LocalLauncher, child_command, program_of
 from nightshift.execution.stage_environment import stage_environment
 from nightshift.operators.failure_message import FAILURE
 from nightshift.operators.resolve import ResolveOperator
@@ -254,7 +254,7 @@ def test_a_real_stage_that_fails_shows_none(installation: Path, store: Store) ->
         run=RunIdentity(dag_id=spec.name, run_id="r1", task_id="ingest"),
     )
     uri = store.work_folder(spec.name, "ingest", request.work_id).write_request(request)
-    command = command_of(uri, request, spec, parent_pid=os.getpid())
+    command = child_command(program_of(uri, request, spec), parent_pid=os.getpid())
 
     ended = LocalLauncher(settings).run(command, stage_environment(settings, "ingest", spec), lines.append)
 

@@ -1,10 +1,11 @@
 """What follows an attempt that left no result."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from nightshift.execution.attempt_end import MAX_TEXT_CHARS, Action, Ended, judge
+from nightshift.execution.attempt_end import MAX_TEXT_CHARS, TEMPLATE_LOST, Action, Ended, judge
 
 GANG_LOST = "a process of the stage was lost (exit code 1, no error file)"
 
@@ -68,6 +69,14 @@ def test_kill_for_memory_counts_as_such_where_another_rank_reports_only_that_it_
     assert end.reason == "out of memory: killed by the kernel; [peer.lost] what went wrong"
     assert judge(ended(1), error(75, "peer.lost")).action is Action.RELAUNCH
     assert judge(ended(1, oom_killed=True), error(65)).action is Action.FAIL
+
+
+def test_stage_that_ended_with_its_template_starts_again_unless_it_had_failed_or_memory_ran_out() -> None:
+    lost = replace(ended(137), code=TEMPLATE_LOST)
+    assert judge(lost, None).action is Action.AGAIN
+    assert judge(lost, error(75, "peer.lost")).action is Action.AGAIN
+    assert judge(lost, error(65)).action is Action.FAIL
+    assert judge(replace(lost, oom_killed=True), None).action is Action.RELAUNCH_ONCE
 
 
 def test_leases_have_ways_of_their_own() -> None:

@@ -17,7 +17,7 @@ from nightshift.execution import local
 from nightshift.execution import stage_environment as environments
 from nightshift.execution.attempt_end import Ended
 from nightshift.execution.backend import spec_environment
-from nightshift.execution.local import MAX_LINE_BYTES, LocalLauncher, command_of, printable
+from nightshift.execution.local import MAX_LINE_BYTES, LocalLauncher, child_command, printable, program_of
 from nightshift.execution.stage_environment import stage_environment
 from nightshift.settings import Settings
 from training.contracts import RunIdentity, StageRequest
@@ -307,17 +307,19 @@ def test_an_evaluation_knows_its_model_family_when_it_starts(stage: str, model: 
 
 def test_user_values_never_reach_the_command_line() -> None:
     uri = "file:///store/stages/search_ranking/ingest/f/attempts/a1/_REQUEST.json"
+    program = program_of(uri, request("ingest"), SPEC)
+    assert program == ["training.stages.ingest", uri]
     shield = [sys.executable, "-m", "training.process.child", "--parent", "42", "--"]
-    assert command_of(uri, request("ingest"), SPEC, parent_pid=42) == [*shield, sys.executable, "-m", "training.stages.ingest", uri]
+    assert child_command(program, parent_pid=42) == [*shield, sys.executable, "-m", *program]
 
 
 def test_training_in_several_processes_is_torchruns() -> None:
-    command = command_of("uri", request("train"), SPEC, parent_pid=42)
-    assert command[6:9] == [sys.executable, "-m", "training.runtime.torchrun"]
-    assert {"--nproc-per-node=2", "--max-restarts=0"} < set(command)
-    assert command[-3:] == ["-m", "training.stages.train", "uri"]
+    program = program_of("uri", request("train"), SPEC)
+    assert program[0] == "training.runtime.torchrun"
+    assert {"--nproc-per-node=2", "--max-restarts=0"} < set(program)
+    assert program[-3:] == ["-m", "training.stages.train", "uri"]
     alone = SPEC.model_copy(update={"train": SPEC.train.model_copy(update={"placement": type(SPEC.train.placement)()})})
-    assert "training.runtime.torchrun" not in command_of("uri", request("train"), alone, parent_pid=42)
+    assert "training.runtime.torchrun" not in program_of("uri", request("train"), alone)
 
 
 def test_a_stop_from_another_thread_is_safe(launcher: LocalLauncher) -> None:

@@ -14,7 +14,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from nightshift.airflow_ext.links import AttemptLogLink, ReportLink, ReusedFromLink, SnapshotLink, mlflow_url
 from nightshift.execution import local, relaunch_budget
-from nightshift.execution.attempt_end import Ended
+from nightshift.execution.attempt_end import TEMPLATE_LOST, Ended
 from nightshift.execution.retries import InfrastructureError
 from nightshift.operators.resolve import ResolveOperator
 from nightshift.operators.stage import StageFailedError, StageOperator
@@ -43,11 +43,16 @@ class Scripted:
         self.store = store
         self.steps: list[Step] = []
         self.requests: list[StageRequest] = []
+        self.forks: list[bool] = []
+        """Whether each attempt might be forked from the template."""
         self.stops = 0
 
-    def launch(self, request_uri: str, request: StageRequest, spec: PipelineSpec, say: Callable[[str], None]) -> Ended:
+    def launch(
+        self, request_uri: str, request: StageRequest, spec: PipelineSpec, say: Callable[[str], None], *, may_fork: bool = True
+    ) -> Ended:
         assert self.store.read_request(request_uri) == request
         self.requests.append(request)
+        self.forks.append(may_fork)
         say("a line of the stage")
         return self.steps[min(len(self.requests), len(self.steps)) - 1](request)
 
@@ -268,6 +273,18 @@ def test_the_infrastructure_budget_ends(scripted: Scripted, run_ingest: Any) -> 
     with pytest.raises(AirflowFailException, match=r"killed by SIGKILL; relaunched 8 times already \(retries\.infrastructure\)"):
         run_ingest()
     assert len(scripted.requests) == 1 + 8
+
+
+def test_a_killed_template_costs_no_relaunch_and_the_next_attempt_has_a_process_of_its_own(
+    scripted: Scripted, run_ingest: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    lost = Ended(exit_code=137, seconds=1.0, code=TEMPLATE_LOST)
+    scripted.steps = [lambda request: lost, *[killed] * 8, scripted.succeed]
+    run_ingest()
+    assert scripted.forks == [True] + [False] * 9
+    log = capfd.readouterr().out
+    assert "starts again in a process of its own, which uses no relaunch: the process that stages are forked from was killed" in log
+    assert "relaunch 8 of 8: killed by SIGKILL" in log
 
 
 def test_a_lost_member_of_a_gang_is_no_failure_of_the_users(scripted: Scripted, run_ingest: Any) -> None:

@@ -51,7 +51,9 @@ class Trials:
     def slots(self) -> list[int]:
         return [int(request.parameters["slot"]) for request in self.requests]
 
-    def launch(self, request_uri: str, request: StageRequest, spec: PipelineSpec, say: Callable[[str], None]) -> Ended:
+    def launch(
+        self, request_uri: str, request: StageRequest, spec: PipelineSpec, say: Callable[[str], None], *, may_fork: bool = True
+    ) -> Ended:
         self.requests.append(request)
         slot = int(request.parameters["slot"])
         if self.deaths.get(slot):

@@ -160,5 +160,7 @@ def test_imports_by_a_computed_name_are_where_the_roots_stand_for_them() -> None
     found["training.spec.registry"].remove("installed")
     # It imports the stage that is its argument, which is a root itself.
     assert found.pop("training.runtime.torchrun") == {"import_only", "run"}
+    # It imports what each stage imports, and a fork runs the stage that it is given.
+    assert found.pop("training.runtime.template") == {"serve", "run"}
     assert {module for module, functions in found.items() if functions} == LOADERS, found
     assert set(FOLDERS_READ) == {"training.database.connect"}
