@@ -17,8 +17,6 @@ from training.database.connect import connect, database_faults
 from training.database.schema import LedgerDecisionRow, ModelStandingRow, RegisteredVersionRow
 from training.errors import DeniedError
 from training.registry.ledger.entries import (
-    ACTIONS,
-    OUTCOMES,
     REQUEST,
     AliasHolder,
     Entry,
@@ -34,8 +32,6 @@ from training.registry.ledger.reasons import Reason, all_words
 from training.registry.ledger.version_weights import MLflowRegistration
 
 __all__ = [
-    "ACTIONS",
-    "OUTCOMES",
     "REQUEST",
     "AliasHolder",
     "Entry",
@@ -395,6 +391,6 @@ def _supersede(session: Session, entry: Entry) -> None:
 
 
 def _ended(entry: Entry, ending: Entry) -> DeniedError:
-    words = all_words(ending.reasons)
-    message = f"the request for version {name_of(entry)} of {entry.model} has ended: {ending.outcome} by {ending.decided_by} ({words})"
+    how = f"{ending.outcome} by {ending.decided_by} ({all_words(ending.reasons)})"
+    message = f"the request for version {name_of(entry)} of {entry.model} has ended: {how}"
     return DeniedError("approval.ended", message, hint="only the newest request can be answered, once")
