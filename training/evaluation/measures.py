@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -104,8 +104,10 @@ class Measures:
             pairs=rules.slice_pairs,
         )
         worst, gap = worst_and_gap(slices, self._sign)
+        metrics = self.metrics(candidate)
         return EvaluationRecord(
-            metrics=self.metrics(candidate),
+            metrics=metrics,
+            without_value=self._without_value(metrics, candidate),
             champion_metrics={} if champion is None else self.metrics(champion),
             comparison=None if champion is None else self.compare(candidate, champion),
             ranking=self.ranking(),
@@ -114,6 +116,12 @@ class Measures:
             slice_gap=gap,
             fairness=self.fairness(candidate),
         )
+
+    def _without_value(self, metrics: Mapping[str, float], scores: Floats) -> dict[str, str]:
+        """Return the metrics that the labels alone give no value, with the reason why."""
+        missing = [name for name, value in metrics.items() if not math.isfinite(value)]
+        reasons = {name: self._metrics[name].why_none(self._scored(scores)) for name in missing}
+        return {name: why for name, why in reasons.items() if why}
 
     def fairness(self, scores: Floats) -> dict[str, FairnessGaps]:
         """Return what was measured of each sensitive column."""

@@ -154,8 +154,11 @@ class Slice(Part):
     support: StrictInt
     """Rows."""
     is_small: StrictBool
-    candidate: Figure
+    candidate: Figure | None
     champion: Figure | None
+    """Both None: the labels allow no value. NaN: a prediction of these rows is not finite, or the metric failed."""
+    why_none: str = ""
+    """Why the labels of these rows alone allow no value; empty where they do."""
 
 
 class Treated(Part):
@@ -167,6 +170,9 @@ class Treated(Part):
     true_positive_rate: Figure | None
     """Share of the positive rows that are found at the threshold; None without a positive row, or for a task without positives."""
     calibration_error: Figure | None
+    """None where a prediction is not finite, or the task has no probabilities."""
+    num_positives: StrictInt | None = None
+    """None for a task without positives."""
 
 
 class FairnessGaps(Part):
@@ -297,6 +303,8 @@ class EvaluationRecord(Part):
     classes: tuple[str, ...] | None = None
     """Names of the label's classes; None where they have none."""
     metrics: Figures = Field(default_factory=dict)
+    without_value: dict[str, str] = Field(default_factory=dict)
+    """Metrics that the labels of the rows alone give no value, to why."""
     champion_metrics: Figures = Field(default_factory=dict)
     canary_metrics: Figures = Field(default_factory=dict)
     comparison: Comparison | None = None

@@ -1,6 +1,6 @@
 """The primary metric by slice, the rows that share a value of a declared column, or of two; and how sensitive columns' values are treated.
 
-Slices and values of few rows are reported and judge nothing.
+Slices and values of few rows are reported and judge nothing. So do those whose labels alone allow no value, with the reason why.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from training.evaluation.metrics.calibration import calibration_error
 from training.evaluation.metrics.metric import Metric, ScoredRows
 from training.evaluation.record import FairnessGaps, Slice, Treated
+from training.format import finite
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
@@ -76,16 +77,27 @@ def by_slice(
         new = _by_value(metric, candidate, values)
         old = None if champion is None else _by_value(metric, champion, values)
         for number, (name, support) in enumerate(zip(values.names, values.support.tolist(), strict=True)):
-            found.append(
-                Slice(
-                    columns=dict(zip(names, name.split(_SEPARATOR), strict=True)),
-                    support=support,
-                    is_small=support < least_support,
-                    candidate=new[number],
-                    champion=None if old is None else old[number],
-                )
+            part = Slice(
+                columns=dict(zip(names, name.split(_SEPARATOR), strict=True)),
+                support=support,
+                is_small=support < least_support,
+                candidate=new[number],
+                champion=None if old is None else old[number],
             )
+            if not np.isfinite(new[number]):
+                part = _with_reason(part, metric, candidate, champion, np.flatnonzero(values.codes == number))
+            found.append(part)
     return found
+
+
+def _with_reason(part: Slice, metric: Metric, candidate: ScoredRows, champion: ScoredRows | None, rows: Codes) -> Slice:
+    """Return a slice without a value with the reason, where its labels are one. A prediction that is not finite is NaN there too."""
+    why_none = metric.why_none(candidate.at(rows))
+    if not why_none:
+        return part
+    known = {"candidate": candidate, "champion": champion}
+    none = {name: None for name, scored in known.items() if scored is not None and np.isfinite(scored.scores[rows]).all()}
+    return part.model_copy(update={**none, "why_none": why_none})
 
 
 def worst_and_gap(slices: Sequence[Slice], sign: float) -> tuple[int | None, float | None]:
@@ -94,7 +106,8 @@ def worst_and_gap(slices: Sequence[Slice], sign: float) -> tuple[int | None, flo
     Args:
         sign: -1 for a metric of which lower is better, else 1.
     """
-    known = [(sign * part.candidate, number) for number, part in enumerate(slices) if not part.is_small and np.isfinite(part.candidate)]
+    judged = [(finite(part.candidate), number) for number, part in enumerate(slices) if not part.is_small]
+    known = [(sign * value, number) for value, number in judged if value is not None]
     if not known:
         return None, None
     return min(known)[1], max(known)[0] - min(known)[0]
@@ -117,9 +130,17 @@ def fairness_of(
         values = known[column]
         treated = []
         for number, (name, support) in enumerate(zip(values.names, values.support.tolist(), strict=True)):
-            rate, error = _treatment(task, rows.at(np.flatnonzero(values.codes == number)))
+            part = rows.at(np.flatnonzero(values.codes == number))
+            rate, error = _treatment(task, part)
             treated.append(
-                Treated(value=name, support=support, is_small=support < least_support, true_positive_rate=rate, calibration_error=error)
+                Treated(
+                    value=name,
+                    support=support,
+                    is_small=support < least_support,
+                    true_positive_rate=rate,
+                    calibration_error=error,
+                    num_positives=int((part.labels > 0).sum()) if task == "binary" else None,
+                )
             )
         judged = [one for one in treated if not one.is_small]
         found[column] = FairnessGaps(

@@ -230,12 +230,12 @@ def _difference(new: float | None, old: float | None, *, lower: bool) -> MetricD
 
 
 def slices(record: EvaluationRecord, rules: Evaluate, primary: str) -> Row:
-    """Return the slices, worst first and small ones last, at most `MAX_SLICES` of them, and how many there are."""
+    """Return the slices, worst first and those that judge nothing last, at most `MAX_SLICES` of them, and how many there are."""
     lower = is_lower_better(primary)
 
     def rank(item: tuple[int, Slice]) -> tuple[bool, bool, float]:
         value = finite(item[1].candidate)
-        return item[1].is_small, value is None, (value or 0.0) * (-1 if lower else 1)
+        return item[1].is_small or bool(item[1].why_none), value is None, (value or 0.0) * (-1 if lower else 1)
 
     rows: list[Row] = [
         {
@@ -243,6 +243,8 @@ def slices(record: EvaluationRecord, rules: Evaluate, primary: str) -> Row:
             "values": " · ".join(entry.columns.values()),
             "support": entry.support,
             "is_small": entry.is_small,
+            "why_none": entry.why_none,
+            "share": entry.support / record.num_rows if record.num_rows else None,
             "is_worst": index == record.worst_slice,
             "candidate": entry.candidate,
             "champion": entry.champion,
@@ -254,6 +256,7 @@ def slices(record: EvaluationRecord, rules: Evaluate, primary: str) -> Row:
         "rows": rows[:MAX_SLICES],
         "num_all": len(rows),
         "num_small": sum(entry.is_small for entry in record.slices),
+        "num_without": sum(bool(entry.why_none) and not entry.is_small for entry in record.slices),
         "gap": record.slice_gap,
         "worst": next((row for row in rows if row["is_worst"]), None),
         "why_not": _why_no_slices(rules),

@@ -1,12 +1,14 @@
 """What a metric is: its value on rows, what each unit adds to it, and how two models' difference is resampled.
 
-Where a metric has no value (one class only, no group with a positive label) it is NaN, which every gate rejects. No metric is computed a
+Where a metric has no value it is NaN, which gates reject. Whether the labels alone are the cause (one class only, no group with a positive
+label) is the metric's to say: such rows are not judged by it. No metric is computed a
 thousand times over: a mean comes from weights, and each other kind of metric has its own plan. Only a user's function is
 called for each resample.
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -71,6 +73,10 @@ class Metric(ABC):
         """Return the metric of rows, NaN where it has no value, a score is not finite, or there is no row."""
         return self.value(rows) if len(rows.labels) and np.isfinite(rows.scores).all() else NAN
 
+    def why_none(self, rows: ScoredRows) -> str:
+        """Return why the labels and groups of these rows give no value, whatever the scores; empty where some scores have one."""
+        return ""
+
     @abstractmethod
     def value(self, rows: ScoredRows) -> float:
         """Return the metric of at least one row with finite scores, NaN where it has no value."""
@@ -129,8 +135,11 @@ class Metric(ABC):
 class ClassMetric(Metric):
     """A metric of probabilities, of one class or of several; without a value where the rows have one class only."""
 
+    def why_none(self, rows: ScoredRows) -> str:
+        return "one class only" if len(np.unique(rows.labels)) < 2 else ""
+
     def value(self, rows: ScoredRows) -> float:
-        if len(np.unique(rows.labels)) < 2:
+        if self.why_none(rows):
             return NAN
         if rows.scores.ndim == 2:
             return self.of_classes(rows.labels, with_all_classes(rows.scores, rows.labels))
@@ -150,6 +159,13 @@ class CalledMetric(Metric):
 
     def __init__(self, function: OwnMetric) -> None:
         self._function = function
+
+    def why_none(self, rows: ScoredRows) -> str:
+        """Ask the function for its value of perfect scores: without one, the labels are the cause."""
+        num_classes = 0 if rows.scores.ndim == 1 else max(rows.scores.shape[1], int(rows.labels.max()) + 1)
+        perfect = np.eye(num_classes)[rows.labels.astype(np.int64)] if num_classes else rows.labels
+        known = math.isfinite(self.value(replace(rows, scores=perfect)))
+        return "" if known else "no value for perfect predictions either"
 
     def value(self, rows: ScoredRows) -> float:
         return float(self._function(rows.labels, rows.scores, rows.groups))

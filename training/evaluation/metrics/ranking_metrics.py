@@ -20,6 +20,9 @@ class GroupMetric(Metric):
 
     is_of_groups = True
 
+    def why_none(self, rows: ScoredRows) -> str:
+        return "" if (rows.labels > 0).any() else "no group with a positive label"
+
     def value(self, rows: ScoredRows) -> float:
         if rows.groups is None:
             return NAN

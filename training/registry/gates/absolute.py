@@ -51,11 +51,19 @@ def judge_fairness(case: Case) -> Iterator[Reason]:
             measured = case.record.fairness.get(column, FairnessGaps())
             gap: float | None = getattr(measured, f"{name}_gap")
             what = f"{name.replace('_', ' ')} gap between values of {column}"
-            if gap is None and measured.values and sum(not entry.is_small for entry in measured.values) < 2:
+            large = [entry for entry in measured.values if not entry.is_small]
+            without = {entry.value: entry.support for entry in large if name == "equal_opportunity" and entry.num_positives == 0}
+            if gap is None and measured.values and len(large) < 2:
                 words = f"{what}: not judged, fewer than two values have slice_support = {rules.slice_support} rows"
                 yield case.reason(passed=False, severity="warn", words=words)
+            elif any(finite(entry.calibration_error) is None for entry in large):
+                yield case.missing(f"a prediction of the rows behind the {what}")
+            elif gap is None and without:
+                yield case.not_judged(f"{what}, as fewer than two have a positive label; without one", without)
             elif limit is not None:
                 yield case.at_most(gap, limit, what)
+                if without:
+                    yield case.not_judged(f"{what}, where there is no positive label", without, severity="warn")
 
 
 def judge_latency(case: Case) -> Iterator[Reason]:

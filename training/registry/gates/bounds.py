@@ -55,14 +55,17 @@ def canary_bounds(record: EvaluationRecord, rules: Evaluate, approved: Sequence[
     """Yield the reasons of both gates for a canary. What a person approved about it only warns: its other gates hold it to the champion.
 
     An approval covers the same gate, metric and bound, and a miss of up to `APPROVED_MISS` times the one that was approved. A metric
-    that was not measured is never covered.
+    that was not measured is never covered. One that the labels of the rows alone give no value says nothing about the canary yet.
 
     Args:
         record: its `metrics` are judged.
         rules: the spec's thresholds.
         approved: `decisions.approved_findings`; what was recorded without metric or bound covers each of them.
     """
-    for reason in [reason for gate in ("minimum", "maximum") for reason in judged(gate, BUILT_IN_GATES[gate], record, rules)]:
+    known = {"minimum": rules.minimum, "maximum": rules.maximum}
+    bounds = {gate: {name: bound for name, bound in found.items() if name not in record.without_value} for gate, found in known.items()}
+    rules = rules.model_copy(update=bounds)
+    for reason in [reason for gate in known for reason in judged(gate, BUILT_IN_GATES[gate], record, rules)]:
         by = next((found["by"] for found in approved if not reason.passed and _covers(found, reason)), None)
         if by is None:
             yield reason

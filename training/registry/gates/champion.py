@@ -68,7 +68,7 @@ def judge_improvement(case: Case) -> Iterator[Reason]:
 
 
 def judge_slices(case: Case) -> Iterator[Reason]:
-    """The worst drop of any slice with support; every column that the spec slices by must be there."""
+    """The worst drop of any slice with support, those that were not judged; every column that the spec slices by must be there."""
     rules, found = case.rules, case.record.slices
     if rules.slice_drop is None:
         return
@@ -77,18 +77,22 @@ def judge_slices(case: Case) -> Iterator[Reason]:
     if absent:
         yield case.missing(f"any slice by {', '.join(absent)}")
         return
-    judged = [entry for entry in found if not entry.is_small]
+    large = [entry for entry in found if not entry.is_small]
+    judged, without = [entry for entry in large if not _has_none(entry)], [entry for entry in large if _has_none(entry)]
     drops = []
     for entry in judged:
         new, old = finite(entry.candidate), finite(entry.champion)
         if new is None or old is None:
-            hint = "a slice whose labels are all alike has no such metric: raise evaluate.slice_support"
-            yield case.missing(f"{rules.primary} where {_place(entry)}", hint=hint)
+            yield case.missing(f"{rules.primary} where {_place(entry)}")
             return
         drops.append(new - old if is_lower_better(rules.primary) else old - new)
-    if not drops:
+    if without:
+        words = f"slices whose labels allow no {rules.primary} ({without[0].why_none})"
+        yield case.not_judged(words, {_place(entry): entry.support for entry in without}, severity="warn")
+    if not large:
         words = f"not judged: none of {len(found)} slices has slice_support = {rules.slice_support} rows"
         yield case.reason(passed=False, severity="warn", words=words)
+    if not drops:
         return
     worst = max(range(len(drops)), key=drops.__getitem__)
     numbers: dict[str, JsonValue] = {
@@ -100,6 +104,11 @@ def judge_slices(case: Case) -> Iterator[Reason]:
     allowed = f"of {len(drops)} slices none may be worse by more than {figure(rules.slice_drop)}"
     words = f"{allowed}: {_place(judged[worst])} by {change(drops[worst])}"
     yield case.reason(passed=drops[worst] <= rules.slice_drop, words=words, numbers=numbers)
+
+
+def _has_none(entry: Slice) -> bool:
+    """Return whether the labels of a slice alone allow no value. NaN is another matter: a model failed to give one."""
+    return bool(entry.why_none) and entry.candidate is None and entry.champion is None
 
 
 def judge_drift(case: Case) -> Iterator[Reason]:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import get_args
+from typing import Final, get_args
 
-from training.contracts import JsonObject, canonical_json
+from training.contracts import JsonObject, JsonValue, canonical_json
 from training.errors import DataError, shown
 from training.evaluation.record import EvaluationRecord
-from training.format import figure, finite
+from training.format import figure, finite, percent
 from training.registry.ledger.reasons import Reason
 from training.spec.descriptors.gate_descriptor import GateDescriptor, Severity
 from training.spec.descriptors.gates import GATES
 from training.spec.registry import imported
 from training.spec.scalar_types import Section
 from training.spec.sections.evaluation import Evaluate
+
+MAX_LISTED: Final = 5
+"""Parts that were not judged and that a reason names; the record has all."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,6 +40,24 @@ class Case:
         """Return a reason that rejects at every severity, because `what` was not measured."""
         words = f"{what} is missing or no number, and what was not measured rejects ({hint})"
         return self.reason(passed=False, severity="fail", words=words)
+
+    def not_judged(self, what: str, places: Mapping[str, int], *, severity: Severity | None = None) -> Reason:
+        """Return that parts of the rows cannot be judged, whatever the model: not passed, with the share of rows of the largest parts.
+
+        Args:
+            what: the parts have in common.
+            places: of each part to its rows.
+            severity: absent: that of the gate.
+        """
+        largest = sorted(places.items(), key=lambda item: -item[1])[:MAX_LISTED]
+        shares = [num_rows / self.record.num_rows if self.record.num_rows else None for _, num_rows in largest]
+        words = [f"{place} ({percent(share)} of the rows)" for (place, _), share in zip(largest, shares, strict=True)]
+        words += [f"{len(places) - MAX_LISTED} more"] if len(places) > MAX_LISTED else []
+        listed: list[JsonValue] = [
+            {"where": place, "rows": num_rows, "share": share} for (place, num_rows), share in zip(largest, shares, strict=True)
+        ]
+        numbers: dict[str, JsonValue] = {"not_judged": len(places), "largest": listed}
+        return self.reason(passed=False, severity=severity, words=f"not judged: {what}: {', '.join(words)}", numbers=numbers)
 
     def at_most(self, value: float | None, limit: float, what: str, *, unit: str = "") -> Reason:
         """Judge a measurement by an upper limit; one that is missing or not finite rejects at every severity."""

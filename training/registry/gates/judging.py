@@ -182,8 +182,11 @@ def _canary_waits(
         # Not the ends of the interval: with too few blocks it is unbounded.
         found = record.comparison
         needed += [None] if found is None else [found.gain, found.probability]
-    if any(finite(value) is None for value in needed):
-        yield Reason(gate="finite", passed=False, words=f"{rules.primary} cannot be computed yet on the rows that have labels")
+    bounded = [name for name in (*rules.minimum, *rules.maximum) if name in record.without_value]
+    missing = [rules.primary] if any(finite(value) is None for value in needed) else bounded
+    for name in dict.fromkeys(missing):
+        why = f": {record.without_value[name]}" if name in record.without_value else ""
+        yield Reason(gate="finite", passed=False, words=f"{name} cannot be computed yet on the rows that have labels{why}")
 
 
 def _tolerated(record: EvaluationRecord, canary_rules: Canary, rules: Evaluate) -> Reason:

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from benchmarks.scored import metric_named, metric_value
-from training.evaluation.metrics.metric import Metric, OwnMetric, ScoredRows
+from training.evaluation.metrics.metric import CalledMetric, Metric, OwnMetric, ScoredRows
 from training.evaluation.metrics.registry import metric_of
 from training.evaluation.record import Slice
 from training.evaluation.slices import MAX_PAIRS, MAX_SLICES, MISSING, Values, by_slice, fairness_of, values_of, worst_and_gap
@@ -83,11 +83,59 @@ def test_pairs_can_be_left_out_and_largest_slices_come_first() -> None:
     assert [part.columns.get("carrier") for part in found[:4]] == ["UA", "DL", MISSING, "9E"]
 
 
+ONE_CLASS = np.where(FRAME["stops"] == 1, 0.0, LABELS)
+
+
+def of_one_class(found: list[Slice]) -> tuple[float | None, float | None, str]:
+    (part,) = (part for part in found if part.columns == {"stops": "1"})
+    assert not any(other.why_none for other in found if other is not part)
+    return part.candidate, part.champion, part.why_none
+
+
 def test_slice_without_a_champion_has_none_and_one_class_has_no_value() -> None:
-    labels = np.where(FRAME["stops"] == 1, 0.0, LABELS)
-    found = sliced(labels=labels, champion=None, pairs=False)
+    found = sliced(labels=ONE_CLASS, champion=None, pairs=False)
     assert all(part.champion is None for part in found)
-    assert [math.isnan(part.candidate) for part in found if part.columns.get("stops") == "1"] == [True]
+    assert of_one_class(found) == (None, None, "one class only")
+
+
+def test_prediction_that_is_no_number_is_one_in_a_slice_of_one_class_too() -> None:
+    broken = np.where(np.arange(NUM_ROWS) == np.flatnonzero(FRAME["stops"] == 1)[0], math.nan, CHAMPION)
+    candidate, champion, why_none = of_one_class(sliced(labels=ONE_CLASS, champion=broken, pairs=False))
+    assert (candidate, why_none) == (None, "one class only")
+    assert champion is not None
+    assert math.isnan(champion)
+
+
+def test_slice_of_a_ranker_without_a_positive_label_has_no_value() -> None:
+    groups = np.arange(NUM_ROWS) // 10
+    found = sliced("ndcg@10", labels=ONE_CLASS, groups=groups, pairs=False)
+    assert of_one_class(found) == (None, None, "no group with a positive label")
+
+
+def test_own_metric_without_a_value_for_perfect_predictions_is_not_judged_there() -> None:
+    def share_of_positives_above(labels: NDArray[np.float64], scores: NDArray[np.float64], _: object) -> float:
+        return float((scores[labels > 0] > 0.5).mean()) if labels.any() else math.nan
+
+    def never(labels: NDArray[np.float64], scores: NDArray[np.float64], _: object) -> float:
+        return math.nan if scores.min() > 0 else 1.0
+
+    assert (
+        of_one_class(sliced("mine", own=share_of_positives_above, labels=ONE_CLASS, pairs=False))[2]
+        == "no value for perfect predictions either"
+    )
+    assert all(part.candidate is not None and math.isnan(part.candidate) and not part.why_none for part in sliced("mine", own=never))
+
+
+def test_own_metric_of_several_classes_is_asked_for_perfect_probabilities() -> None:
+    rows = ScoredRows(labels=np.array([1.0, 3.0]), scores=np.full((2, 3), 1 / 3))
+    seen = []
+
+    def kept(labels: NDArray[np.float64], scores: NDArray[np.float64], _: object) -> float:
+        seen.append(scores.argmax(axis=1).tolist())
+        return 1.0
+
+    assert CalledMetric(kept).why_none(rows) == ""
+    assert seen == [[1, 3]]
 
 
 def test_own_metric_is_measured_by_slice() -> None:
@@ -97,7 +145,8 @@ def test_own_metric_is_measured_by_slice() -> None:
 
 
 def test_worst_slice_and_gap_leave_small_ones_out_and_know_the_direction() -> None:
-    values = [(0.9, False), (0.7, False), (0.1, True), (math.nan, False), (0.8, False)]
+    values: list[tuple[float | None, bool]] = [(0.9, False), (0.7, False), (0.1, True), (math.nan, False), (0.8, False)]
+    values.append((None, False))
     slices = [Slice(columns={"a": str(n)}, support=1, is_small=small, candidate=v, champion=None) for n, (v, small) in enumerate(values)]
     assert worst_and_gap(slices, 1.0) == (1, pytest.approx(0.2))
     assert worst_and_gap(slices, -1.0) == (0, pytest.approx(0.2))
@@ -136,6 +185,7 @@ def test_gaps_are_between_values_of_enough_rows() -> None:
     found = fairness_of(values_by_column(people), ("sex",), rows, task="binary", least_support=100)["sex"]
     rates = {one.value: one.true_positive_rate for one in found.values}
     assert rates == {"f": 0.75, "m": 1.0, "x": 0.0}
+    assert [one.num_positives for one in found.values] == [100, 100, 5]
     assert found.equal_opportunity_gap == 0.25
     errors = {one.value: one.calibration_error for one in found.values}
     assert errors["m"] == pytest.approx(0.2)

@@ -161,6 +161,20 @@ def test_the_worst_slice_is_marked_first_and_small_ones_come_last_and_grey() -> 
     assert "Best and worst are 0.19 apart" in found.text
 
 
+def test_slices_and_groups_without_a_class_say_why_they_are_not_judged_and_come_last() -> None:
+    why = "one class only"
+    slices = [
+        {"columns": {"c": "LU"}, "support": 240, "is_small": False, "candidate": None, "champion": None, "why_none": why},
+        {"columns": {"c": "DE"}, "support": 2760, "is_small": False, "candidate": 0.8, "champion": 0.7},
+    ]
+    value = {"value": "LU", "support": 240, "is_small": False, "true_positive_rate": None, "calibration_error": 0.1, "num_positives": 0}
+    fairness = {"c": {"equal_opportunity_gap": None, "calibration_gap": None, "values": [value]}}
+    found = rendered(evaluation=evaluation(slices=slices, worst_slice=1, num_rows=3000, fairness=fairness)).text
+    assert "The 1 whose labels allow no auc are grey too" in found
+    assert found.index("DE worst c") < found.index("LU not judged: one class only, 8.0 % of the rows c 240 – –")
+    assert "LU no positive label 240" in found
+
+
 def test_where_lower_is_better_the_worst_slice_is_the_largest() -> None:
     slices = [
         {"columns": {"c": name}, "support": 900, "is_small": False, "candidate": x, "champion": 0.5} for name, x in (("p", 0.3), ("q", 0.7))

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.training.stages.evaluate_bench import AS_OF, NUM_ROWS, EvaluateBench
+from tests.unit.training.stages.evaluate_bench import AS_OF, NUM_ROWS, EvaluateBench, orders
 from training.contracts import ExitCode, StageResult
 
 pytestmark = pytest.mark.slow
@@ -101,6 +101,22 @@ def test_page_shows_the_decision_that_will_be_recorded(
     assert "No decision" not in page
     # Time and rows that are still missing are not failures.
     assert ("not yet" in page) == (heading == "Waiting")
+
+
+def test_canary_waits_on_rows_of_one_class(tmp_path: Path) -> None:
+    frame = orders()
+    is_late = frame["ordered_at"] >= (AS_OF.replace(hour=0) - timedelta(days=3)).isoformat()
+    bench = EvaluateBench(tmp_path, "binary", frame=frame.assign(cancelled=frame["cancelled"].where(~is_late, 0)))
+    seats = {"blind": bench.seat(bench.train(BLIND, work="blind"), "1"), "good": bench.seat(bench.train(work="good"), "2")}
+    bench.spec = bench.spec_of({"promote: {model: orders}": "promote: {model: orders, canary: {for: 1d, support: 100, patience: 10d}}"})
+    parameters = {"canary": made(seats["good"], 3), "champion": seats["blind"], "canary_since": (AS_OF - timedelta(days=2)).isoformat()}
+    result = bench.stage("canary", {"dataset": bench.dataset_uri}, parameters, work="one class")
+    manifest = bench.store.manifests.get(result.artifact_uri, kind="evaluation")
+    record = json.loads(bench.store.objects.get_bytes(manifest.files["metrics.json"].digest))
+    assert record["without_value"]["auc"] == "one class only"
+    page = bench.store.objects.get_bytes(result.reports["canary"].rsplit("/", 1)[-1]).decode()
+    assert "</span> Waiting</h2>" in page
+    assert "auc cannot be computed yet on the rows that have labels: one class only" in page
 
 
 def test_page_says_how_many_blocks_an_alarm_lacks(bench: EvaluateBench, seats: dict[str, Any]) -> None:

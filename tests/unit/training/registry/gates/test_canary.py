@@ -128,6 +128,18 @@ def test_patience_ends_the_wait_for_labels_and_not_the_wait_for_time() -> None:
     assert judged(days=31.0, canary=slow, num_rows=999).outcome == "roll_back"
 
 
+def test_canary_whose_rows_allow_no_bounded_metric_waits_until_its_patience_and_says_why() -> None:
+    rules = Evaluate.model_validate({"task": "binary", "primary": "profit", "metrics": {"profit": "shop:profit"}, "minimum": {"auc": 0.6}})
+    rows: dict[str, Any] = {"metrics": {"profit": 3.0, "auc": "nan"}, "champion_metrics": {"profit": 3.0, "auc": "nan"}}
+    rows["without_value"] = {"auc": "one class only"}
+    found = judged(rules=rules, **rows)
+    assert (found.outcome, words(found)) == ("waiting", {"finite"})
+    assert found.summary == "auc cannot be computed yet on the rows that have labels: one class only"
+    late = judged(rules=rules, days=30.0, **rows)
+    assert (late.outcome, words(late)) == ("roll_back", {"finite", "patience"})
+    assert judged(rules=rules, **{**rows, "without_value": {}}).outcome == "roll_back"
+
+
 def test_minimum_that_only_warns_is_said_and_promotes() -> None:
     lenient = RULES.model_copy(update={"severity": {"minimum": "warn"}})
     found = judged(rules=lenient, metrics={"auc": 0.59})

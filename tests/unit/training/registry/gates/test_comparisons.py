@@ -57,6 +57,43 @@ def test_fairness_gap_between_values_without_support_is_a_warning() -> None:
     assert judged({**GOOD, "fairness": {"origin": {**origin, "values": []}}}).outcome == "rejected"
 
 
+def origins(*values: tuple[str, int | None, float | None, float | None]) -> dict[str, object]:
+    """Return what was measured of the column `origin`: value, positive labels, share of them that is found, calibration error."""
+    names = ("value", "num_positives", "true_positive_rate", "calibration_error")
+    treated = [{"support": 90, "is_small": False, **dict(zip(names, entry, strict=True))} for entry in values]
+    gaps = {}
+    for name, measured in (("equal_opportunity_gap", "true_positive_rate"), ("calibration_gap", "calibration_error")):
+        known = [entry[measured] for entry in treated if entry[measured] is not None]
+        gaps[name] = max(known) - min(known) if len(known) > 1 else None
+    return {"origin": {**gaps, "values": treated}}
+
+
+@pytest.mark.parametrize(("severity", "outcome"), [("fail", "rejected"), ("approve", "needs_approval"), ("warn", "accepted")])
+def test_fairness_gap_without_positive_labels_follows_the_severity_of_the_gate(severity: str, outcome: str) -> None:
+    fairness = origins(("JFK", 40, 0.7, 0.02), ("LGA", 0, None, 0.02))
+    decision = judged({**GOOD, "fairness": fairness}, severity={"fairness": severity})
+    assert (decision.outcome, failed(decision)) == (outcome, ["fairness"])
+    words = "not judged: equal opportunity gap between values of origin, as fewer than two have a positive label; without one"
+    assert f"{words}: LGA (10.0 % of the rows)" in decision.summary
+
+
+def test_value_without_a_positive_label_beside_two_with_one_is_a_warning() -> None:
+    fairness = origins(("JFK", 40, 0.7, 0.02), ("EWR", 40, 0.72, 0.02), ("LGA", 0, None, 0.02))
+    decision = judged({**GOOD, "fairness": fairness})
+    assert (decision.outcome, failed(decision)) == ("accepted", ["fairness"])
+    assert "where there is no positive label: LGA (10.0 % of the rows)" in decision.summary
+    apart = origins(("JFK", 40, 0.9, 0.02), ("EWR", 40, 0.72, 0.02), ("LGA", 0, None, 0.02))
+    assert judged({**GOOD, "fairness": apart}).outcome == "rejected"
+
+
+@pytest.mark.parametrize("num_positives", [0, 40])
+def test_prediction_that_is_no_number_rejects_a_fairness_gap_with_or_without_positive_labels(num_positives: int) -> None:
+    fairness = origins(("JFK", 40, 0.7, 0.02), ("EWR", 40, 0.7, 0.02), ("LGA", num_positives, None, None))
+    decision = judged({**GOOD, "fairness": fairness}, severity={"fairness": "warn"})
+    assert decision.outcome == "rejected"
+    assert "a prediction of the rows behind the equal opportunity gap between values of origin is missing or no number" in decision.summary
+
+
 @pytest.mark.parametrize(("metric", "gate", "value", "champion"), [("auc", "minimum", 0.59, 0.50), ("log_loss", "maximum", 0.71, 0.95)])
 def test_bound_that_rejects_a_significantly_better_candidate_than_a_worse_champion_says_so(
     metric: str, gate: str, value: float, champion: float

@@ -74,20 +74,22 @@ def decision(
     champion: Floats | None = CHAMPION,
     canary: Floats | None = None,
     table: pd.DataFrame = FRAME,
+    labels: Floats = LABELS,
     approval: str = "automatic",
 ) -> Decision:
     """Evaluate as a night does, and decide."""
     spec = Evaluate.model_validate({"task": "binary", "primary": "auc", **rules})
     values = {name: values_of(table[name]) for name in (*spec.slices, *spec.sensitive)}
-    measures = Measures(spec, LabelledRows(values=values, labels=LABELS, groups=GROUPS if spec.task == "ranking" else None), seed=SEED)
+    measures = Measures(spec, LabelledRows(values=values, labels=labels, groups=GROUPS if spec.task == "ranking" else None), seed=SEED)
     features = table[["distance"]]
-    leakage = strongest_feature(spec.task, ["distance"], features[:3000], LABELS[:3000], features[3000:], LABELS[3000:])
+    leakage = strongest_feature(spec.task, ["distance"], features[:3000], labels[:3000], features[3000:], labels[3000:])
     measured = measures.measured(candidate, champion)
     facts = EvaluationRecord(
         format_version=1,
         champion=None if champion is None else CHAMPION_SEAT,
         canary=None if canary is None else CHAMPION_SEAT,
         baseline="no champion" if champion is None else "champion",
+        num_rows=NUM_ROWS,
         comparison=by_rows(measured.comparison),
         canary_comparison=None if canary is None else by_rows(measures.compare(candidate, canary)),
         baselines={"best": "prior", "found": [{**PRIOR, "metrics": measures.metrics(np.full(NUM_ROWS, LABELS.mean()))}]},
@@ -169,6 +171,52 @@ def test_one_score_that_is_no_number_is_enough_to_reject(rules: dict[str, Any]) 
     found = decision(with_nan(BETTER), lenient, approval="required")
     assert found.outcome == "rejected"
     assert "finite" in failed(found)
+
+
+IN_LU = np.arange(NUM_ROWS) < 480
+"""Rows of a country whose orders are never cancelled: 8 % of all."""
+COUNTRIES = FRAME.assign(country=np.where(IN_LU, "LU", "DE"))
+LABELS_BY_COUNTRY = np.where(IN_LU, 0.0, LABELS)
+BY_COUNTRY = {"slices": ["carrier", "country"], "slice_drop": 0.05}
+
+
+@pytest.mark.parametrize("effect", ["fail", "approve", "warn"])
+def test_slice_of_one_class_is_named_with_its_share_and_stops_no_promotion(effect: str) -> None:
+    rules = {**BY_COUNTRY, **severity("slices", effect)}
+    found = decision(BETTER, rules, table=COUNTRIES, labels=LABELS_BY_COUNTRY)
+    assert (found.outcome, failed(found)) == ("accepted", {"slices"})
+    warned, judged = (reason for reason in found.reasons if reason.gate == "slices")
+    assert (warned.verdict, judged.verdict) == ("warn", "pass")
+    words = "not judged: slices whose labels allow no auc (one class only): country = LU (8.0 % of the rows)"
+    assert warned.words.startswith(f"{words}, carrier = AA and country = LU (4.0 % of the rows)")
+    assert warned.numbers["not_judged"] == 3
+    assert warned.numbers["largest"][0] == {"where": "country = LU", "rows": 480, "share": 0.08}
+
+
+def test_slices_beside_one_of_one_class_are_still_judged() -> None:
+    found = decision(WORSE_IN_UA, BY_COUNTRY, table=COUNTRIES, labels=LABELS_BY_COUNTRY)
+    assert found.outcome == "rejected"
+    assert "carrier = UA" in found.summary
+
+
+def test_slices_that_all_have_one_class_warn() -> None:
+    by_label = FRAME.assign(carrier=np.where(LABELS > 0, "yes", "no"))
+    found = decision(BETTER, {"slices": ["carrier"], "slice_drop": 0.05}, table=by_label)
+    assert (found.outcome, failed(found)) == ("accepted", {"slices"})
+    assert [reason.verdict for reason in found.reasons if reason.gate == "slices"] == ["warn"]
+
+
+@pytest.mark.parametrize("broken", ["candidate", "champion"])
+def test_prediction_that_is_no_number_rejects_in_a_slice_of_one_class_too(broken: str) -> None:
+    candidate, champion = (
+        with_nan(scores) if name == broken else scores for name, scores in (("candidate", BETTER), ("champion", CHAMPION))
+    )
+    rules = {"slices": ["country"], "slice_drop": 0.05, **severity("slices", "warn")}
+    assert IN_LU[17]
+    found = decision(candidate, rules, champion=champion, table=COUNTRIES, labels=LABELS_BY_COUNTRY)
+    assert found.outcome == "rejected"
+    reason = next(reason for reason in found.reasons if reason.gate == "slices")
+    assert (reason.verdict, "country = LU is missing or no number" in reason.words) == ("FAIL", True)
 
 
 def test_feature_that_is_the_label_rejects_by_name() -> None:
