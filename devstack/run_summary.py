@@ -18,7 +18,6 @@ from training.registry.ledger.reasons import Reason, reason_line
 from training.spec.descriptors.metrics import is_lower_better
 from training.stage_table import STAGES, TABLE
 from training.store import Store
-from training.store.work_folder import StoreUri
 
 LABEL_WIDTH: Final = 20
 
@@ -146,6 +145,6 @@ def save_reports(settings: Settings, dag_id: str, run_id: str, results: Iterable
     for name, uri in found.items():
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{name}.html"
-        path.write_bytes(store.objects.get_bytes(StoreUri(uri).digest))
+        path.write_bytes(store.reports.get(uri))
         paths.append(path)
     return paths

@@ -23,7 +23,7 @@ def check_given_weights_are_judged_as_trained_ones(installation: Installation, p
     assert installation.wait(giver, trained, timeout_seconds=1500) == "success", installation.why(giver, trained)
     store = installation.store
     manifest = store.manifests.get(installation.result(giver, trained, "train").artifact_uri)
-    put(PLACE, store.objects.get_bytes(manifest.files["weights.safetensors"].digest))
+    put(PLACE, store.manifests.read(manifest, "weights.safetensors"))
 
     installation.unpause(taker)
     with client_of(None, installation.environment) as client:

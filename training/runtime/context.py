@@ -178,12 +178,7 @@ class StageContext:
         return StageOutput(artifact_uri=uri, digest=manifest.digest, scalars=scalars, reports=reports)
 
     def publish_page(self, name: str, html: bytes) -> str:
-        """Store a self-contained page by content, set the run's ref `reports/<name>` to it; return its URI."""
-        from training.store.report_index import add_report
-
-        digest = self.store.objects.put_bytes(html)
-        uri = self.store.objects.uri(digest)
-        # Before anything references it: a report is shown only to users who may see its pipeline.
-        add_report(self.store, self.request.pipeline, digest)
+        """Store a self-contained page, set the run's ref `reports/<name>` to it; return its URI."""
+        uri = self.store.reports.put(self.request.pipeline, html)
         set_run_ref(self.store, self.request, f"reports/{name}", uri)
         return uri

@@ -105,7 +105,7 @@ def run(work: Work, request_uri: str, *, stop: StopFlag, tail: deque[str] | None
     started_at = time.monotonic()
     lines = tail if tail is not None else deque(maxlen=MAX_LOG_LINES)
     try:
-        store = Store(match["root"])
+        store = Store(match["root"], keeps_manifests=True)
     except NightshiftError as err:
         logger.error("%s", err)
         return err.exit_code

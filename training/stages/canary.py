@@ -77,7 +77,7 @@ def work(context: StageContext) -> StageOutput:
         "champion": json_number(record.champion_metrics.get(primary)),
         **{name: json_number(getattr(record.comparison, name, None)) for name in ("gain", "low", "high", "probability")},
     }
-    files = {FILE: record.to_bytes(), "report.html": page}
+    files = {FILE: record.to_bytes()}
     return context.store_artifact("evaluation", files, record.to_json(*META_KEYS), scalars, ref="canary", pages={"canary": page})
 
 

@@ -320,12 +320,11 @@ def _store(context: StageContext, record: EvaluationRecord, baselines: Baselines
         "named_baselines": named_entries(baselines, spec),
         "baseline_warnings": list(baselines.warnings),
     }
-    files = {FILE: record.to_bytes(), "report.html": page}
     log_record(baselines, primary, record.metrics)
     scalars = _scalars(record, baselines, primary)
     gain = record.baseline if record.comparison is None else f"gain {number(scalars['gain'])}"
     logger.info("%s %s, %s", scalars["primary"], number(scalars["candidate"]), gain)
-    return context.store_artifact("evaluation", files, meta, scalars, ref="evaluation", pages={"evaluation": page})
+    return context.store_artifact("evaluation", {FILE: record.to_bytes()}, meta, scalars, ref="evaluation", pages={"evaluation": page})
 
 
 def _scalars(record: EvaluationRecord, baselines: Baselines, primary: str) -> dict[str, Scalar]:

@@ -61,13 +61,13 @@ def import_model(context: StageContext, dataset: Manifest) -> Imported:
     artifact = store.manifests.get(str(context.request.parameters["artifact"]), kind="artifact")
     _check_rows(dataset, artifact.meta.get("trained_until"), spec.timezone)
     with context.timed("fetch"):
-        path = store.objects.fetch(artifact.files["artifact"].digest, context.folder / "artifact")
-        own = artifact.files.get(TRANSFORMS_NAME)
-        transforms = store.objects.get_bytes((own or dataset.files[TRANSFORMS_NAME]).digest)
+        path = store.manifests.fetch(artifact, context.folder, ["artifact"]) / "artifact"
+        has_own = TRANSFORMS_NAME in artifact.files
+        transforms = store.manifests.read(artifact if has_own else dataset, TRANSFORMS_NAME)
         reader = DatasetReader(store, dataset, context.folder / "dataset")
     try:
         fitted = FittedTransforms.from_json(transforms)
-        if own is not None:
+        if has_own:
             _check_columns(spec, fitted, reader)
     except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, RecursionError) as err:
         raise malformed(err) from err

@@ -62,7 +62,7 @@ def work(context: StageContext) -> StageOutput:
         standing = _followed(store, ledger, model, kept, is_order=order["kind"] == "follow")
     if isinstance(kept, CanaryDecision):
         record, scalars = _waiting(context.request.inputs["evaluation"], standing, kept)
-        return context.store_artifact("decision", {"decision.json": canonical_json(record)}, record, scalars)
+        return context.store_artifact("decision", {}, record, scalars)
     place = ledger.registrations(model).get(kept.weights_digest)
     if place is not None:
         # Its number of now: one that MLflow had lost since the decision is registered again under another.
@@ -73,7 +73,7 @@ def work(context: StageContext) -> StageOutput:
         logger.info("%s", reason_line(reason))
     logger.info("version %s of %s: %s, %s", _named(kept), model, kept.outcome, kept.action)
     record, scalars = _decided(kept, standing)
-    return context.store_artifact("decision", {"decision.json": canonical_json(record)}, record, scalars)
+    return context.store_artifact("decision", {}, record, scalars)
 
 
 def _followed(store: Store, ledger: Ledger, model: str, kept: Entry | CanaryDecision, *, is_order: bool) -> ModelAliases:
@@ -244,7 +244,7 @@ def _revision(record: EvaluationRecord) -> int:
 
 
 def _record(store: Store, evaluation: Manifest, uri: str) -> EvaluationRecord:
-    data = store.objects.get_bytes(evaluation.files[FILE].digest)
+    data = store.manifests.read(evaluation, FILE)
     return EvaluationRecord.read(data, where=f"{FILE} of {uri}")
 
 
@@ -276,8 +276,8 @@ def _shared_evidence(request: StageRequest, evaluation: Manifest, record: Evalua
 
 
 def _recipe(spec: PipelineSpec, store: Store, model: Manifest, snapshot_digest: str, *, prepare_code: str) -> Recipe:
-    facts = json.loads(store.objects.get_bytes(model.files["model.json"].digest))
-    inputs = serving_inputs(store.objects.get_bytes(model.files["transforms.json"].digest))
+    facts = json.loads(store.manifests.read(model, "model.json"))
+    inputs = serving_inputs(store.manifests.read(model, "transforms.json"))
     types, label = spec.data.frame_types(), spec.data.label
     family = FAMILIES.get(facts["family"])
     library = "torch" if family is None else family.libraries[0]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from training.contracts import canonical_json
 from training.engine.tracking.mlflow_delivery import deliver_all
 from training.registry.ledger.ledger import Ledger
 from training.runtime.lazy_imports import MLFLOW_DEFERRED, MLFLOW_OPTIONAL, lean_imports
@@ -35,7 +34,7 @@ def work(context: StageContext) -> StageOutput:
             deliver_all(context.store.bucket)
     found.check()
     record = {"repaired": found.models, "forget_before": limit, "at": datetime.now(UTC).isoformat(timespec="seconds")}
-    return context.store_artifact("repair", {"repair.json": canonical_json(record)}, record, {"models": len(found.models)})
+    return context.store_artifact("repair", {}, record, {"models": len(found.models)})
 
 
 if __name__ == "__main__":

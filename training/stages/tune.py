@@ -55,7 +55,7 @@ def work(context: StageContext) -> StageOutput:
         "steps": num_steps,
         "importance": importance,
     }
-    files = {"report.html": page, "trials.json": canonical_json([asdict(record) for record in records])}
+    files = {"trials.json": canonical_json([asdict(record) for record in records])}
     with liveness.phase("mlflow", "study"):
         finish_parent(store.bucket, study.tracking_key, _parameters(tune, best), {"best_value": value, "trials": float(len(records))})
     logger.info(

@@ -66,9 +66,7 @@ def work(context: StageContext) -> StageOutput:
     findings.raise_if_failed(report_uri)
     to_approve = findings.to_approve
     meta = {"snapshot": manifest.digest, "checks": findings.counts, **({"to_approve": to_approve} if to_approve else {})}
-    artifact_uri, artifact = store.manifests.put_files(
-        "validation", {"report.html": page, "results.json": canonical_json(findings.to_json())}, meta
-    )
+    artifact_uri, artifact = store.manifests.put_files("validation", {"results.json": canonical_json(findings.to_json())}, meta)
     profiles = to_json(findings.profiles, snapshot=manifest.digest, as_of=request.as_of, runs=findings.runs)
     point_at(store.ref(profile_ref_name(request.pipeline, manifest.digest)), store.put_json(profiles))
     point_at(store.ref(snapshot_ref_name(request.pipeline, request.as_of)), uri)

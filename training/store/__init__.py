@@ -11,6 +11,7 @@ from training.store.bucket import Bucket
 from training.store.chains import Chain
 from training.store.manifests import Manifest, Manifests
 from training.store.objects import Objects
+from training.store.reports import Reports
 from training.store.work_folder import StoreUri, WorkFolder, read_request
 
 __all__ = ["Bucket", "Chain", "Manifest", "Store", "WorkFolder"]
@@ -19,11 +20,17 @@ __all__ = ["Bucket", "Chain", "Manifest", "Store", "WorkFolder"]
 class Store:
     """Everything durable, below one root URI."""
 
-    def __init__(self, root_uri: str) -> None:
+    def __init__(self, root_uri: str, *, keeps_manifests: bool = False) -> None:
+        """Open a store.
+
+        Args:
+            keeps_manifests: for a process that does one piece of work, and reads the manifests of its inputs in several places.
+        """
         self.bucket = Bucket(root_uri)
         self.root_uri = self.bucket.root_uri
         self.objects = Objects(self.bucket)
-        self.manifests = Manifests(self.bucket, self.objects)
+        self.manifests = Manifests(self.bucket, self.objects, keeps_read=keeps_manifests)
+        self.reports = Reports(self.bucket)
 
     def ref(self, name: str) -> Chain:
         """Return the ref `refs/<name>`; name its parts by `/`."""
@@ -53,8 +60,10 @@ class Store:
         manifest = self.manifests.get(uri)
         # Put again, it is claimed: a deletion that was about to come does not.
         self.manifests.put(manifest)
-        for entry in manifest.files.values():
-            self.objects.claim(entry.digest)
+        packed = self.manifests.packed_names(manifest)
+        for name, entry in manifest.files.items():
+            if name not in packed:
+                self.objects.claim(entry.digest)
 
     def put_json(self, value: Mapping[str, object]) -> str:
         """Store a JSON object by content; return its URI."""

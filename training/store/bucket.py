@@ -34,7 +34,7 @@ CONFLICT_WAIT_SECONDS: Final = 0.1
 """Mean wait after the first refusal of a create that nothing stands in the way of; doubles each time."""
 NO_BUCKET_CODES: Final = ("NoSuchBucket", "ContainerNotFound")
 REMAKE_HINT: Final = "trigger the run again with force: the stage that makes it replaces it; or restore it from a backup"
-CONTENT: Final = ("objects/", "manifests/")
+CONTENT: Final = ("objects/", "manifests/", "reports/")
 """What is named by its content."""
 
 

@@ -23,7 +23,7 @@ COPY_BYTES: Final = 1024 * 1024
 NO_FOLDER_SYNC: Final = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES, errno.EPERM})
 """What a file system answers that cannot fsync a folder, or a folder that this user may not open."""
 TOP_FOLDERS: Final = (
-    *("objects", "manifests", "refs", "runs", "stages", "studies", "tracking", "metrics"),
+    *("objects", "manifests", "reports", "refs", "runs", "stages", "studies", "tracking", "metrics"),
     *("altered", "condemned", "collector", "probe"),
 )
 """What a store creates in its root: anything else there is a foreign file, and is left alone."""

@@ -141,7 +141,7 @@ class Collector:
             lines = [f"{err}" for err in found.problems[:SHOWN_PROBLEMS]]
             message = f"{len(found.problems)} records cannot be read, so nothing was deleted: " + "; ".join(lines)
             raise StoreError("retention.unreadable", message, hint="repair, restore or delete the named files")
-        contents = [entry for top in ("manifests", "objects") for entry in self._bucket.list(top, seen=self._seen)]
+        contents = [entry for top in ("manifests", "objects", "reports") for entry in self._bucket.list(top, seen=self._seen)]
         self._note_kinds(found, contents)
         # Refs are deleted before anything that they reference is condemned.
         for unit in found.kept:
@@ -153,7 +153,7 @@ class Collector:
             self._keep(unit.key, "stages", unit.size_bytes)
         self._report.add("stages", "kept", -spared)
         self._condemn([(unit, "stages") for unit in found.expired_work_folders])
-        for prefix in ("manifests/", "objects/"):
+        for prefix in ("manifests/", "objects/", "reports/"):
             entries = [entry for entry in contents if entry.key.startswith(prefix)]
             for entry in entries:
                 if entry.key in found.reached:
@@ -201,19 +201,11 @@ class Collector:
                 found.kind_of.setdefault(self._store.objects.key(file.digest), manifest.kind)
 
     def _sweep_small(self, contents: set[str]) -> None:
-        """Delete marks of altered objects and entries of reports whose object was deleted, old probes, and files of killed writers."""
+        """Delete marks of altered objects that were deleted, old probes, and files of killed writers."""
         digests = {key.rsplit("/", 1)[-1] for key in contents}
         altered = [Unit(entry.key, [entry]) for entry in self._bucket.list("altered")]
         gone = [unit for unit in altered if unit.key.rsplit("/", 1)[-1] not in digests]
         gone += [unit for unit in units(self._bucket.list("probe"), 2) if unit.newest < self._now - PROBE_AGE]
-        gone += [
-            unit
-            for unit in units(self._bucket.list("refs/reports"), 4)
-            if (digest := unit.key.rsplit("/", 1)[-1]) != "indexed"
-            and digest not in digests
-            and unit.newest < self._now - self._rules.grace
-            and not self._bucket.exists(self._store.objects.key(digest))
-        ]
         for unit in gone:
             self._drop(unit, "marks")
         _, size_bytes = self._bucket.delete_leftovers(self._rules.grace.total_seconds(), dry_run=self._is_dry)

@@ -22,7 +22,9 @@ logger = logging.getLogger(__name__)
 RESULT_HINT: Final = "delete this file: the stage's next run does the work again"
 REQUEST_HINT: Final = "clear the task: it writes a new request"
 RECORD_HINT: Final = "delete this file"
-_CONTENT: Final = re.compile(r"(?:^|/)((?:objects/sha256/[0-9a-f]{2}/[0-9a-f]{64})|(?:manifests/sha256/[0-9a-f]{2}/[0-9a-f]{64}\.json))$")
+_CONTENT: Final = re.compile(
+    r"(?:^|/)(objects/sha256/[0-9a-f]{2}/[0-9a-f]{64}|manifests/sha256/[0-9a-f]{2}/[0-9a-f]{64}\.json|reports/[^/]+/[0-9a-f]{64})$"
+)
 
 
 class StoreUri(str):
@@ -40,7 +42,7 @@ class StoreUri(str):
 
     @property
     def content_key(self) -> str | None:
-        """Of an object or a manifest: its key in any store, `objects/sha256/…` or `manifests/sha256/…`; of another URI None."""
+        """Of an object, a manifest or a report: its key in any store, as `objects/sha256/…`; of another URI None."""
         match = _CONTENT.search(self)
         return None if match is None else match[1]
 

@@ -18,7 +18,6 @@ from nightshift.settings import Settings
 from training.errors import DeniedError, NightshiftError, UnavailableError
 from training.spec.rules.names import HELPER_SUFFIXES
 from training.store import Store
-from training.store.report_index import has_report
 
 logger = logging.getLogger("nightshift.api.reports")
 
@@ -32,7 +31,6 @@ HEADERS: Final = {
     # Named by its content: the page under one address never changes.
     "Cache-Control": "private, max-age=86400, immutable",
 }
-HTML_STARTS: Final = (b"<!doctype html", b"<html")
 DagId = Annotated[str, Path(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,249}$")]
 
 router = APIRouter(route_class=ApiRoute)
@@ -51,9 +49,7 @@ def report(dag_id: DagId, digest: Annotated[str, Path(pattern="^[0-9a-f]{64}$")]
     try:
         store = Store(Settings.from_environment().store_uri)
         pipelines = [dag_id, *(dag_id.removesuffix(suffix) for suffix in HELPER_SUFFIXES if dag_id.endswith(suffix))]
-        if not any(has_report(store, pipeline, digest) for pipeline in pipelines):
-            raise unknown
-        page = store.objects.get_bytes(digest)
+        page = next(filter(None, (store.reports.find(pipeline, digest) for pipeline in pipelines)), None)
     except DeniedError:
         raise
     except UnavailableError as err:
@@ -63,6 +59,6 @@ def report(dag_id: DagId, digest: Annotated[str, Path(pattern="^[0-9a-f]{64}$")]
     except NightshiftError as err:
         logger.info("report %s of %s: %s", digest, dag_id, err)
         raise unknown from err
-    if not page[:64].lstrip().lower().startswith(HTML_STARTS):
+    if page is None:
         raise unknown
     return HTMLResponse(page, headers=HEADERS)

@@ -235,7 +235,7 @@ def _settings(store: Store, subject: Subject, missing: list[str]) -> JsonObject:
 def _file(store: Store, uri: str, name: str, what: str, missing: list[str]) -> bytes | None:
     try:
         if uri:
-            return store.objects.get_bytes(store.manifests.get(uri).files[name].digest)
+            return store.manifests.read(store.manifests.get(uri), name)
     except (DataError, DeniedError, KeyError):
         pass  # Deleted by retention, or of a run without this file.
     missing.append(what)

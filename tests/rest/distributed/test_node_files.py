@@ -27,6 +27,8 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     folder = tmp_path_factory.mktemp("node")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NIGHTSHIFT_DATABASE", f"sqlite:///{folder}/nightshift.db")
+        # Each file of the dataset is an object, as in a larger one.
+        patch.setattr("training.store.manifests.PACKED_FILE_BYTES", -1)
         yield Bench(folder, epochs=1, processes=2)
 
 

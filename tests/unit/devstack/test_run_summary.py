@@ -92,7 +92,7 @@ def test_failed_run_ends_with_task_reason_and_log(settings: Settings) -> None:
 
 def test_reports_are_saved_as_files_with_a_name(settings: Settings) -> None:
     store = Store(settings.store_uri)
-    uri = store.objects.uri(store.objects.put_bytes(b"<html>all is well</html>"))
+    uri = store.reports.put(DAG, b"<html>all is well</html>")
 
     text = text_of(settings, [TaskView("validate", "success", 1, 3.0)], result("validate", reports={"validation": uri}))
 
@@ -103,7 +103,7 @@ def test_reports_are_saved_as_files_with_a_name(settings: Settings) -> None:
 
 def test_report_of_a_validation_that_failed_is_saved_too(settings: Settings) -> None:
     store = Store(settings.store_uri)
-    uri = store.objects.uri(store.objects.put_bytes(b"<html>3 checks failed</html>"))
+    uri = store.reports.put(DAG, b"<html>3 checks failed</html>")
     store.run_ref(DAG, RUN, "reports/validation").move(uri, expected=0)
 
     text = text_of(settings, [TaskView("validate", "failed", 1, 3.0)])
@@ -115,7 +115,7 @@ def test_report_of_a_validation_that_failed_is_saved_too(settings: Settings) -> 
 
 def test_report_of_an_earlier_try_gives_way_to_that_of_the_result(settings: Settings) -> None:
     store = Store(settings.store_uri)
-    earlier, now = (store.objects.uri(store.objects.put_bytes(page)) for page in (b"failed", b"passed"))
+    earlier, now = (store.reports.put(DAG, page) for page in (b"failed", b"passed"))
     store.run_ref(DAG, RUN, "reports/validation").move(earlier, expected=0)
 
     text = text_of(settings, [TaskView("validate", "success", 2, 3.0)], result("validate", reports={"validation": now}))
@@ -127,7 +127,7 @@ def test_report_of_an_earlier_try_gives_way_to_that_of_the_result(settings: Sett
 @pytest.mark.parametrize(("champion", "words"), [(None, "no champion"), ("1", "champion is version 1")])
 def test_decision_says_which_version_is_champion(settings: Settings, champion: str | None, words: str) -> None:
     meta = {"outcome": "needs_approval", "version": "2", "semantic_version": "1.0.1", "reasons": []}
-    uri, _ = Store(settings.store_uri).manifests.put_files("decision", {"decision.json": b"{}"}, meta)
+    uri, _ = Store(settings.store_uri).manifests.put_files("decision", {}, meta)
     decided = result("promote", artifact_uri=uri, scalars={"model": DAG, "champion_version": champion})
 
     text = text_of(settings, [TaskView("promote", "success", 1, 3.0)], decided)

@@ -27,7 +27,7 @@ from tests.unit.plugins.seeded_installation import Seeded, seeded_installation
 from training.registry.ledger.decisions import answer_request
 from training.registry.ledger.ledger import Ledger
 from training.store import Store
-from training.store.report_index import add_report
+from training.store.work_folder import StoreUri
 
 TEAM_MODEL = "flight_delay"
 ROLES = {"viewer": "Viewer", "user": "User", "op": "Op", "admin": "Admin", "team": "flight_team", "guest": "Public"}
@@ -72,9 +72,7 @@ def main() -> int:
 def _published() -> str:
     """Publish one report as that of both pipelines; return its digest."""
     store = Store(Settings.from_environment().store_uri)
-    digest = store.objects.put_bytes(b"<!DOCTYPE html><title>report</title>")
-    for pipeline in PIPELINES:
-        add_report(store, pipeline, digest)
+    (digest,) = {StoreUri(store.reports.put(pipeline, b"<!DOCTYPE html><title>report</title>")).digest for pipeline in PIPELINES}
     return digest
 
 

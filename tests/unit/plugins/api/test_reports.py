@@ -1,5 +1,6 @@
 """The one page that the plugin serves."""
 
+import gzip
 from collections.abc import Callable
 
 import pytest
@@ -12,16 +13,13 @@ from nightshift.api.application import app
 from nightshift.api.reports import router
 from training.errors import UnavailableError
 from training.store import Store
-from training.store.bucket import Bucket, Listed
-from training.store.objects import Objects
-from training.store.report_index import add_report
+from training.store.bucket import Bucket
+from training.store.work_folder import StoreUri
 
 
 def published(store: Store, page: bytes, pipeline: str = "search_ranking") -> str:
     """Store a page as a stage's report of a pipeline; return its digest."""
-    digest = store.objects.put_bytes(page)
-    add_report(store, pipeline, digest)
-    return digest
+    return StoreUri(store.reports.put(pipeline, page)).digest
 
 
 PAGE = b"\n<!DOCTYPE html><title>report</title>"
@@ -74,7 +72,7 @@ def test_only_a_digest_is_a_name(name: str, client: TestClient, ada: dict[str, s
 
 def test_what_is_no_page_is_not_there(client: TestClient, ada: dict[str, str], store: Store) -> None:
     missing = client.get(f"/reports/search_ranking/{'0' * 64}", headers=ada)
-    weights = client.get(f"/reports/search_ranking/{published(store, b'PAR1 rows')}", headers=ada)
+    weights = client.get(f"/reports/search_ranking/{store.objects.put_bytes(b'PAR1 rows')}", headers=ada)
     assert (missing.status_code, weights.status_code) == (404, 404)
     assert missing.json() == weights.json()
     assert missing.json()["code"] == "report.unknown"
@@ -82,16 +80,16 @@ def test_what_is_no_page_is_not_there(client: TestClient, ada: dict[str, str], s
 
 def test_an_altered_report_is_not_shown(client: TestClient, ada: dict[str, str], store: Store) -> None:
     digest = published(store, PAGE)
-    store.bucket.put(Objects.key(digest), PAGE + b"<script>forged</script>")
+    store.bucket.put(f"reports/search_ranking/{digest}", gzip.compress(PAGE + b"<script>forged</script>"))
     assert client.get(f"/reports/search_ranking/{digest}", headers=ada).status_code == 404
 
 
 def test_a_store_that_does_not_answer_is_said_to_be_away(client: TestClient, ada: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    def away(*_arguments: object, **_options: object) -> list[Listed]:
+    def away(*_arguments: object, **_options: object) -> bytes | None:
         raise UnavailableError("storage.unavailable", "connection refused at 10.0.0.1")
 
-    read: Callable[..., list[Listed]] = away
-    monkeypatch.setattr(Bucket, "list", read)
+    read: Callable[..., bytes | None] = away
+    monkeypatch.setattr(Bucket, "find", read)
     answer = client.get(f"/reports/search_ranking/{'0' * 64}", headers=ada)
     assert (answer.status_code, answer.json()["detail"]) == (503, "the store does not answer")
     assert "10.0.0.1" not in answer.text

@@ -61,7 +61,7 @@ def test_the_file_is_in_the_store_and_the_spec_names_the_family_that_scores_it(
     artifact = store.manifests.get(settled["artifact"]["uri"], kind="artifact")
     # What the place holds later changes nothing about the run.
     (models / "m.ubj").unlink()
-    assert store.objects.get_bytes(artifact.files["artifact"].digest) == UBJ
+    assert store.manifests.read(artifact, "artifact") == UBJ
     assert (artifact.meta["sha256"], artifact.meta["metrics"]) == (digest, {"ndcg@10": 0.4})
     assert settled["overrides"]["registration"]["artifact_uri"] == "${SHOP_URI}/models/m.ubj"
     spec = ResolvedRun(settled).spec

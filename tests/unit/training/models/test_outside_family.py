@@ -127,7 +127,7 @@ def test_a_family_of_one_folder_trains_and_is_evaluated_in_processes_that_cover_
 def test_a_registered_model_of_it_loads_without_the_installation(bench: EvaluateBench, tmp_path: Path) -> None:
     trained = bench.train(RIDGE, work="ridge")
     model = bench.store.manifests.get(trained.artifact_uri, kind="model")
-    files = {name: bench.store.objects.get_bytes(entry.digest) for name, entry in model.files.items()}
+    files = {name: bench.store.manifests.read(model, name) for name in model.files}
     with pytest.MonkeyPatch.context() as patch:
         registered, fetched = Registry(tmp_path / "registry", patch).register(files)
         rows: dict[str, list[Any]] = {"country": ["NL", "BE"], "channel": ["web", "app"], "value": [2.0, -2.0], "noise": [0.5, 0.1]}

@@ -185,7 +185,7 @@ class EvaluateBench:
         inputs = {"model": model.artifact_uri, "dataset": self.dataset_uri}
         result = self.stage("evaluate", inputs, parameters, work=work)
         manifest = self.store.manifests.get(result.artifact_uri, kind="evaluation")
-        return result, json.loads(self.store.objects.get_bytes(manifest.files["metrics.json"].digest))
+        return result, json.loads(self.store.manifests.read(manifest, "metrics.json"))
 
     def seat(self, model: StageResult, version: str) -> dict[str, Any]:
         """Return a model as champion or canary of an evaluation: made a month ago, of older rows."""

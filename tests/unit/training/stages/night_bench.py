@@ -88,7 +88,7 @@ class Night:
 
     def results(self, outcome: StageOutput) -> dict[str, Any]:
         manifest = self.store.manifests.get(outcome.artifact_uri, kind="validation")
-        loaded: dict[str, Any] = json.loads(self.store.objects.get_bytes(manifest.files["results.json"].digest))
+        loaded: dict[str, Any] = json.loads(self.store.manifests.read(manifest, "results.json"))
         return loaded
 
 

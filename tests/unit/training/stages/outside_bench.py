@@ -63,7 +63,7 @@ class OutsideBench(EvaluateBench):
     def transforms(self) -> FittedTransforms:
         """Those of the dataset."""
         manifest = self.store.manifests.get(self.dataset_uri, kind="dataset")
-        return FittedTransforms.from_json(self.store.objects.get_bytes(manifest.files["transforms.json"].digest))
+        return FittedTransforms.from_json(self.store.manifests.read(manifest, "transforms.json"))
 
     def raw(self, folder: Path, split: str) -> pd.DataFrame:
         """Return a split's rows as they were read."""

@@ -59,7 +59,7 @@ def night(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], pd.
             made[{"ingest": "snapshot", "prepare": "dataset", "train": "model", "evaluate": "evaluation"}[name]] = result.artifact_uri
     evaluation = store.manifests.get(made["evaluation"], kind="evaluation")
     reader = DatasetReader(store, store.manifests.get(made["dataset"], kind="dataset"), folder / "dataset")
-    return json.loads(store.objects.get_bytes(evaluation.files["metrics.json"].digest)), reader.columns(reader.schema.names)
+    return json.loads(store.manifests.read(evaluation, "metrics.json")), reader.columns(reader.schema.names)
 
 
 def test_lags_are_the_values_of_half_an_hour_a_day_and_a_week_before(night: tuple[dict[str, Any], pd.DataFrame]) -> None:

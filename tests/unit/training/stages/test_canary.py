@@ -47,7 +47,7 @@ def made(seat: dict[str, Any], days_ago: float) -> dict[str, Any]:
 def judge(bench: EvaluateBench, canary: dict[str, Any], champion: dict[str, Any], work: str) -> tuple[StageResult, dict[str, Any]]:
     result = bench.stage("canary", {"dataset": bench.dataset_uri}, {"canary": canary, "champion": champion}, work=work)
     manifest = bench.store.manifests.get(result.artifact_uri, kind="evaluation")
-    return result, json.loads(bench.store.objects.get_bytes(manifest.files["metrics.json"].digest))
+    return result, json.loads(bench.store.manifests.read(manifest, "metrics.json"))
 
 
 def test_only_rows_that_arrived_since_are_scored(bench: EvaluateBench, seats: dict[str, dict[str, Any]]) -> None:
@@ -72,7 +72,7 @@ def test_a_good_canary_is_significantly_better_and_a_poisoned_one_significantly_
 def test_nothing_has_arrived_yet(bench: EvaluateBench, seats: dict[str, dict[str, Any]]) -> None:
     result, record = judge(bench, made(seats["good"], 0), seats["blind"], "nothing")
     assert (record["num_rows"], record["comparison"], record["metrics"]) == (0, None, {})
-    page = bench.store.objects.get_bytes(result.reports["canary"].rsplit("/", 1)[-1])
+    page = bench.store.reports.get(result.reports["canary"])
     assert page.startswith(b"<!doctype html")
 
 
@@ -96,7 +96,7 @@ def test_page_shows_the_decision_that_will_be_recorded(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tests.unit.training.stages.evaluate_bench.AS_OF", AS_OF + timedelta(days=as_of_days))
         result = bench.stage("canary", {"dataset": bench.dataset_uri}, parameters, work=f"{heading} {as_of_days}")
-    page = bench.store.objects.get_bytes(result.reports["canary"].rsplit("/", 1)[-1]).decode()
+    page = bench.store.reports.get(result.reports["canary"]).decode()
     assert f"</span> {heading}</h2>" in page
     assert "No decision" not in page
     # Time and rows that are still missing are not failures.
@@ -124,7 +124,7 @@ def test_page_says_how_many_blocks_an_alarm_lacks(bench: EvaluateBench, seats: d
     since = (AS_OF - timedelta(days=1)).isoformat()
     parameters = {"canary": made(seats["good"], 1.5), "champion": seats["blind"], "canary_since": since}
     result = bench.stage("canary", {"dataset": bench.dataset_uri}, parameters, work="few blocks")
-    page = bench.store.objects.get_bytes(result.reports["canary"].rsplit("/", 1)[-1]).decode()
+    page = bench.store.reports.get(result.reports["canary"]).decode()
     words = r"no alarm by significance can be raised yet: (\d) completed blocks of (\d+)h with rows, at least 8 required"
     found = re.search(words, page)
     assert found is not None

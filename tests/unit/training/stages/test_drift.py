@@ -45,7 +45,7 @@ def test_columns_that_moved_since_the_previous_snapshot_warn_and_are_shown(night
     assert drift_checks(results) == {"position": "warned"}
     numbers = results["drift"][0]["tables"]["clicks"]
     assert numbers["position"]["kolmogorov_smirnov"] > 0.4
-    page = night.store.objects.get_bytes(night.store.manifests.get(outcome.artifact_uri).files["report.html"].digest).decode()
+    page = night.store.reports.get(outcome.reports["validation"]).decode()
     assert "Drift of clicks against the previous snapshot" in page
     # Rows and age of each run, and each column.
     assert "Last 2 runs of clicks" in page

@@ -89,7 +89,7 @@ def test_baselines_are_in_record_scalars_manifest_and_report(binary: EvaluateBen
     meta = binary.store.manifests.get(result.artifact_uri, kind="evaluation").meta
     assert meta["naive_baseline"] == found["found"][0]
     assert (meta["named_baselines"], meta["baseline_warnings"]) == ([], [])
-    page = binary.store.objects.get_bytes(result.reports["evaluation"].rsplit("/", 1)[-1]).decode()
+    page = binary.store.reports.get(result.reports["evaluation"]).decode()
     section = page.split('<h2 id="baselines">')[1].split("</section>")[0]
     assert "Best by auc on the validation rows: <strong>prior</strong>" in section
     assert "majority_<wbr>class" in section
@@ -158,15 +158,15 @@ def test_feature_that_is_the_label_is_found(binary: EvaluateBench) -> None:
 
 def test_what_a_person_has_to_approve_of_the_data_is_in_the_record_and_the_report(binary: EvaluateBench) -> None:
     line = "[drift.exceeded] orders.price: drift against the previous snapshot: observed PSI 0.7"
-    validation, _ = binary.store.manifests.put_files("validation", {"report.html": b"<html>"}, {"snapshot": "s", "to_approve": [line]})
+    validation, _ = binary.store.manifests.put_files("validation", {}, {"snapshot": "s", "to_approve": [line]})
     inputs = {"model": binary.train(work="good").artifact_uri, "dataset": binary.dataset_uri, "validation": validation}
 
     result = binary.stage("evaluate", inputs, {}, work="moved data")
 
     evaluation = binary.store.manifests.get(result.artifact_uri, kind="evaluation")
-    record = json.loads(binary.store.objects.get_bytes(evaluation.files["metrics.json"].digest))
+    record = json.loads(binary.store.manifests.read(evaluation, "metrics.json"))
     assert record["data_to_approve"] == [line]
-    page = binary.store.objects.get_bytes(evaluation.files["report.html"].digest).decode()
+    page = binary.store.reports.get(result.reports["evaluation"]).decode()
     assert "Needs approval" in page
     assert "orders.price: drift against the previous snapshot" in page
 

@@ -100,7 +100,7 @@ def test_a_night_ends_with_a_model_whose_metric_is_that_of_its_saved_predictions
     model = demand.stage("train", spec, {"dataset": demand.dataset_uri}, {"world_size": 1}, case)
     evaluated = demand.stage("evaluate", spec, {"model": model.artifact_uri, "dataset": demand.dataset_uri}, {}, case)
     evaluation = demand.store.manifests.get(evaluated.artifact_uri, kind="evaluation")
-    record = json.loads(demand.store.objects.get_bytes(evaluation.files["metrics.json"].digest))
+    record = json.loads(demand.store.manifests.read(evaluation, "metrics.json"))
     predictor = load_predictor(demand.store.manifests.fetch(demand.store.manifests.get(model.artifact_uri), tmp_path / "model"))
     rows = DatasetReader(demand.store, demand.store.manifests.get(demand.dataset_uri), tmp_path / "dataset").rows("test")
     scores, label = predictor.predict(rows), rows["label"].to_numpy()

@@ -82,9 +82,9 @@ def nights(folder: Path, split: str) -> list[Night]:
         result = stage("evaluate", {"model": model.artifact_uri, "dataset": dataset}, {} if champion is None else {"champion": champion})
         reader = DatasetReader(store, store.manifests.get(dataset), folder / f"dataset{night}")
         splits = {order: name for name in ("train", "validation", "test") for order in reader.rows(name, ["order_id"])["order_id"]}
-        metrics = store.manifests.get(result.artifact_uri).files["metrics.json"].digest
-        page = store.objects.get_bytes(result.reports["evaluation"].rsplit("/", 1)[-1]).decode()
-        found.append(Night(splits, json.loads(store.objects.get_bytes(metrics)), page))
+        metrics = store.manifests.read(store.manifests.get(result.artifact_uri), "metrics.json")
+        page = store.reports.get(result.reports["evaluation"]).decode()
+        found.append(Night(splits, json.loads(metrics), page))
         manifest = store.manifests.get(model.artifact_uri, kind="model")
         champion = {
             "version": str(night + 1),

@@ -191,7 +191,7 @@ def test_a_broken_night_stops_and_says_what_is_wrong(night: Night, shop: Path, f
     assert line in error.message
     report_uri = error.details["report_uri"]
     assert error.message.endswith(f"report: {report_uri}")
-    page = night.store.objects.get_bytes(report_uri.rsplit("/", 1)[-1]).decode()
+    page = night.store.reports.get(report_uri).decode()
     assert "Failed: " in page
     assert "<script" not in page
     assert night.store.run_ref("search_ranking", "r1", "reports/validation").read().value == report_uri  # type: ignore[union-attr]

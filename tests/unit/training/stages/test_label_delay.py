@@ -82,8 +82,8 @@ def validation(bench: EvaluateBench, replaced: dict[str, str], work: str) -> dic
     bench.spec = bench.spec_of(replaced)
     result = bench.stage("validate", {"snapshot": bench.snapshot_uri}, {}, work=work)
     manifest = bench.store.manifests.get(result.artifact_uri)
-    page = bench.store.objects.get_bytes(manifest.files["report.html"].digest).decode()
-    return {**json.loads(bench.store.objects.get_bytes(manifest.files["results.json"].digest)), "page": page}
+    page = bench.store.reports.get(result.reports["validation"]).decode()
+    return {**json.loads(bench.store.manifests.read(manifest, "results.json")), "page": page}
 
 
 def test_validation_warns_of_a_split_that_lost_many_rows_and_shows_the_counts(bench: EvaluateBench) -> None:
@@ -153,8 +153,7 @@ def test_evaluation_records_and_reports_the_rows_that_are_missing(bench: Evaluat
     model = bench.train(work="reported")
     result, record = bench.evaluate(model, work="reported")
     found = record["unknown_labels"]["splits"]["test"]
-    manifest = bench.store.manifests.get(result.artifact_uri)
-    page = bench.store.objects.get_bytes(manifest.files["report.html"].digest).decode()
+    page = bench.store.reports.get(result.reports["evaluation"]).decode()
     section = page[page.index('id="labels"') :]
     assert f'<td class="n">{found["unknown"]:,}</td>' in section
     assert f"{100 * found['unknown'] / found['rows']:.1f} %" in section

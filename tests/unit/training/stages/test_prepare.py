@@ -47,7 +47,7 @@ class Prepared:
     timings: Mapping[str, float]
 
     def read(self, name: str) -> bytes:
-        return self.store.objects.get_bytes(self.manifest.files[name].digest)
+        return self.store.manifests.read(self.manifest, name)
 
     @cached_property
     def reader(self) -> DatasetReader:

@@ -210,7 +210,7 @@ def test_bound_that_a_person_approved_is_not_judged_again_by_the_canary(
     order = {"kind": "canary", "now": (datetime.fromisoformat(standing.canary.since) + timedelta(days=3)).isoformat()}
     found = bench.stage("promote", {"evaluation": judged.artifact_uri}, {"order": order}, work=f"settled {decision}")
     assert found.scalars["decision"] == decision
-    page = bench.store.objects.get_bytes(judged.reports["canary"].rsplit("/", 1)[-1]).decode()
+    page = bench.store.reports.get(judged.reports["canary"]).decode()
     assert ("eve approved a candidate that misses this bound" in page) == is_approved
     assert f"</span> {'Promoted' if is_approved else 'Rolled back'}</h2>" in page
 

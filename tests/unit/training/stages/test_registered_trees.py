@@ -73,7 +73,7 @@ def test_trees_from_outside_are_measured_and_decided_about_as_any_other(
     full = Ledger().decision("orders", entry.key)
     assert full is not None
     assert full.evidence["registered"]["metrics"] == {"auc": 0.99}
-    page = bench.store.objects.get_bytes(bench.store.manifests.get(evaluation.artifact_uri).files["report.html"].digest).decode()
+    page = bench.store.reports.get(evaluation.reports["evaluation"]).decode()
     assert "trained elsewhere: " in page
     assert "best epoch" not in page
 

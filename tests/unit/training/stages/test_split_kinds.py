@@ -140,7 +140,7 @@ def test_champion_of_a_stratified_split_is_compared_on_test_rows_that_it_did_not
         seat["bounds"] = bench.store.manifests.get(model.artifact_uri).meta["bounds"]
         result, record = bench.evaluate(champion, {TIME: split}, work=f"stratified-{name}", champion=seat)
         records.append(record)
-        page = bench.store.objects.get_bytes(result.reports["evaluation"].rsplit("/", 1)[-1]).decode()
+        page = bench.store.reports.get(result.reports["evaluation"]).decode()
         assert "by stratified, validation 0.2, test 0.3, seed 0" in page
     bench.dataset_uri = before
     assert all(record["comparison"] is not None for record in records)

@@ -71,8 +71,7 @@ def meta_of(bench: EvaluateBench, uri: str) -> dict[str, Any]:
 
 
 def page_of(bench: EvaluateBench, result: StageResult) -> str:
-    manifest = bench.store.manifests.get(result.artifact_uri)
-    return bench.store.objects.get_bytes(manifest.files["report.html"].digest).decode()
+    return bench.store.reports.get(result.reports["evaluation"]).decode()
 
 
 def rows_of(bench: EvaluateBench) -> pd.DataFrame:
@@ -148,7 +147,7 @@ def test_several_classes_reach_dataset_model_report_and_served_answer(multiclass
 def reordered(bench: EvaluateBench, model: StageResult) -> StageResult:
     """Return the same model whose output columns are in another order, with the names in that order."""
     manifest = bench.store.manifests.get(model.artifact_uri, kind="model")
-    files = {name: bench.store.objects.get_bytes(entry.digest) for name, entry in manifest.files.items()}
+    files = {name: bench.store.manifests.read(manifest, name) for name in manifest.files}
     facts = json.loads(files["model.json"])
     names = facts["classes"]
     files["model.json"] = json.dumps(facts | {"classes": [*names[1:], names[0]]}).encode()

@@ -74,7 +74,7 @@ def test_evaluation_delivers_the_metrics_and_shows_the_run_and_so_does_the_decis
     run = mlflow.MlflowClient().get_run(version.run_id)
     assert run.data.tags["nightshift.fingerprint"] == train.work_id
     assert "test_auc" in run.data.metrics
-    report = bench.store.objects.get_bytes(evaluation.reports["evaluation"].rsplit("/", 1)[-1])
+    report = bench.store.reports.get(evaluation.reports["evaluation"])
     assert version.run_id.encode() in report
 
     inputs = {"model": train.artifact_uri, "evaluation": evaluation.artifact_uri}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.training.store.s3_proxy import FaultProxy
-from training.store import Store, bucket
+from training.store import Store, bucket, manifests
 from training.store import open_bucket as opening
 
 KEYS = {"AWS_ACCESS_KEY_ID": "tests", "AWS_SECRET_ACCESS_KEY": "tests", "AWS_REGION": "us-east-1"}
@@ -63,6 +63,12 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     for name, value in {**KEYS, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{request.getfixturevalue('s3_port')}"}.items():
         monkeypatch.setenv(name, value)
     return Store("s3://nightshift/" + re.sub(r"\W+", "-", request.node.name))
+
+
+@pytest.fixture
+def files_are_objects(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every file of an artifact is an object, as large ones are."""
+    monkeypatch.setattr(manifests, "PACKED_FILE_BYTES", -1)
 
 
 @pytest.fixture

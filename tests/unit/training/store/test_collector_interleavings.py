@@ -19,6 +19,8 @@ from training.store.leases import Lease
 from training.store.reachability import KeepRules, Marking, content_keys
 from training.store.work_folder import WorkFolder
 
+pytestmark = pytest.mark.usefixtures("files_are_objects")
+
 RULES = KeepRules(runs=timedelta(days=2), attempts=timedelta(days=1), grace=timedelta(days=1))
 NUM_CONTENTS = 6
 """Few, so that writers make again what the collector is about to delete."""

@@ -53,7 +53,7 @@ DOCUMENTS = VALUES | st.fixed_dictionaries(
 @pytest.mark.parametrize("data", DAMAGED.values(), ids=DAMAGED)
 def test_a_malformed_manifest_is_manifest_damaged_with_its_uri_and_a_hint(data: bytes) -> None:
     with pytest.raises(StoreError) as caught:
-        Manifest.from_json(data, uri=URI)
+        Manifest.from_bytes(data, uri=URI)
     assert caught.value.code == "manifest.damaged"
     assert URI in caught.value.message
     assert caught.value.hint
@@ -62,13 +62,13 @@ def test_a_malformed_manifest_is_manifest_damaged_with_its_uri_and_a_hint(data: 
 
 def test_a_manifest_of_a_newer_format_is_manifest_newer_whatever_else_changed() -> None:
     with pytest.raises(DataError) as caught:
-        Manifest.from_json(b'{"format_version": 2, "files": []}', uri=URI)
+        Manifest.from_bytes(b'{"format_version": 2, "files": []}', uri=URI)
     assert caught.value.code == "manifest.newer"
 
 
 def test_a_written_manifest_is_read_unchanged() -> None:
     written = Manifest(kind="model", files={"a/b": FileEntry(digest="0" * 64, size_bytes=0)}, meta={"x": [1, None]})
-    assert Manifest.from_json(written.to_json(), uri=URI) == written
+    assert Manifest.from_bytes(written.to_json(), uri=URI) == written
 
 
 @settings(max_examples=200, deadline=None)
@@ -76,7 +76,7 @@ def test_a_written_manifest_is_read_unchanged() -> None:
 def test_any_json_document_is_read_or_refused_with_a_code(document: object) -> None:
     code = ""
     try:
-        read = Manifest.from_json(json.dumps(document).encode(), uri=URI)
+        read = Manifest.from_bytes(json.dumps(document).encode(), uri=URI)
     except DataError as err:
         code = err.code
     else:

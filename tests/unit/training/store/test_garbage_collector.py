@@ -22,6 +22,8 @@ from training.store.leases import Lease
 from training.store.metric_journal import trial_journal
 from training.store.reachability import RULES, KeepRules, kept_checkpoints
 
+pytestmark = pytest.mark.usefixtures("files_are_objects")
+
 
 def test_what_nothing_needs_is_deleted_after_its_work_folder_and_a_grace_period(store: Store) -> None:
     made = make(store)
@@ -297,11 +299,25 @@ def test_page_on_retention_has_a_row_for_each_rule() -> None:
     assert [kind for kind in RULES if f"| store, `{kind}/" not in page] == []
 
 
-def test_marks_reports_and_leftovers_without_an_object_are_deleted(local: Store) -> None:
+def test_reports_go_with_the_work_that_published_them(store: Store) -> None:
+    kept, gone = store.reports.put("p", b"<html>kept</html>"), store.reports.put("p", b"<html>gone</html>")
+    store.ref("kept/x").move(kept, expected=0)
+    for _ in range(2):
+        collector_of(store, NOW).collect()
+    assert store.reports.get(kept) == b"<html>kept</html>"
+    assert keys(store, "reports") == [store.bucket.key(kept)]
+    # A page that is made again while it is condemned is not deleted.
+    store.reports.put("p", b"<html>gone</html>")
+    collector_of(store, NOW).collect()
+    assert store.reports.put("p", b"<html>gone</html>") == gone
+    collector_of(store, NOW).collect()
+    assert store.reports.get(gone)
+
+
+def test_marks_and_leftovers_without_an_object_are_deleted(local: Store) -> None:
     gone, there = "a" * 64, local.objects.put_bytes(b"there")
     for digest in (gone, there):
         local.bucket.create(f"altered/{digest}", b"")
-        local.ref(f"reports/p/{digest}").move(digest, expected=0)
     left = Path(local.root_uri.removeprefix("file://")) / "objects" / "half#123"
     left.write_bytes(b"half")
     os.utime(left, (1, 1))
@@ -309,12 +325,8 @@ def test_marks_reports_and_leftovers_without_an_object_are_deleted(local: Store)
     foreign.parent.mkdir()
     foreign.write_bytes(b"of a user")
     os.utime(foreign, (1, 1))
-    age(local, "refs", days=5)
     report = collector_of(local, LONG).collect()
-    assert keys(local, "altered", "refs/reports") == [
-        f"altered/{there}",
-        f"refs/reports/p/{there}/0000000001.json",
-    ]
+    assert keys(local, "altered") == [f"altered/{there}"]
     assert not left.exists()
     assert foreign.exists()
     assert report.by_kind["leftovers of killed writers"].deleted == 4

@@ -217,5 +217,5 @@ def test_an_evaluation_with_it_runs_in_a_process_that_covers_its_code(site: Path
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(evaluate_bench, "run", lambda work, uri, **_more: run_process(work, uri, environment, tmp_path))
         result, _ = bench.evaluate(trained, {"primary: auc}": "primary: auc, gates: {steady: {max_share: 0.01}}}"}, work="steady")
-    page = bench.store.objects.get_bytes(bench.store.manifests.get(result.artifact_uri, kind="evaluation").files["report.html"].digest)
+    page = bench.store.reports.get(result.reports["evaluation"])
     assert b"<strong>steady</strong>: share of known entities" in page
