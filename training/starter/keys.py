@@ -21,11 +21,23 @@ KEY_TYPES: Final = frozenset({"int8", "int16", "int32", "int64", "string", "date
 
 
 def key_of(
-    table: FoundTable, time: EventTime, label: GuessedLabel, late: dict[str, str], named: Sequence[str]
+    table: FoundTable, time: EventTime, label: GuessedLabel, late: dict[str, str], named: Sequence[str], *, entities: Sequence[str] | None
 ) -> tuple[Sequence[str], str]:
-    """Return the key, and the column with the number of the row where no columns of the file are one."""
+    """Return the key, and the column with the number of the row where no columns of the file are one.
+
+    Args:
+        late: columns that no model sees.
+        named: the key that the command line names; empty: it is found.
+        entities: columns that identify a row together with the time, of rows that are series; None: they are none.
+
+    Raises:
+        DataError: `init.key`.
+    """
     if named:
         return _checked_key(table, time, named), ""
+    if entities is not None:
+        # An id would make each row a series of its own.
+        return [*entities, time.name], ""
     if found := _key(table, time, label, late):
         return found, ""
     if not table.files.is_one_per_partition:

@@ -12,9 +12,10 @@ from training.sql.expressions import quoted
 from training.starter.column_names import free
 from training.starter.column_types import FoundColumn
 from training.starter.command_options import Choices
-from training.starter.keys import KEY_TYPES, is_unique, key_of, may_be_id, num_values
+from training.starter.keys import is_unique, key_of, may_be_id, num_values
 from training.starter.label_task import GuessedLabel
 from training.starter.leakage import suspects
+from training.starter.series import Series, series_of
 from training.starter.splits import DAY, span_of, split_of
 from training.starter.tables import FoundTable, Report
 from training.starter.time_columns import EventTime, times_of
@@ -26,6 +27,10 @@ FEW_TIMES: Final = 8
 TOP: Final = 1_000
 MANY_WORDS: Final = 3.0
 WEEK: Final = timedelta(days=7)
+NO_STEP: Final = (
+    "rows have different times and no regular step, so they are no series and no earlier label is a feature: where a label is known "
+    "before the next row, add a lag of it (data.windows)"
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,11 +77,12 @@ def drafted(table: FoundTable, time: EventTime, label: GuessedLabel, choices: Ch
     names = [name for name in table.columns if name not in (label.column, time.column)]
     late = suspects(table, label.sql, names=names, is_number=label.task == "regression", report=report)
     split, notes, test_rows = split_of(table, time, label, span, choices, late=late, report=report)
-    entities = _entities(table, time, label, late)
-    found_key, row_number = key_of(table, time, label, late, choices.key)
+    is_number = label.task == "regression"
+    series = series_of(table, time, zone=choices.zone, excluded=(label.column, *late)) if is_number and first != last else None
+    found_key, row_number = key_of(table, time, label, late, choices.key, entities=None if series is None else series.entities)
     numbers = {_number_name(table, name): name for name in names if table.columns[name].marker and name not in late}
     features, skipped = _features(table, time, names, late, found_key, last - first)
-    windows = _windows(table, time, label, entities) if label.task == "regression" and entities is not None else {}
+    windows = _windows(table, label, series) if series is not None else {}
     features |= {name: "{transform: number}" for name in windows}
     if not features:
         raise DataError(
@@ -102,6 +108,7 @@ def drafted(table: FoundTable, time: EventTime, label: GuessedLabel, choices: Ch
             *notes,
             *(_few_times(table, time, found_key, test_rows) if first != last else ()),
             *_notes(table, time, row_number),
+            *([NO_STEP] if is_number and series is None and is_unique(table, [time.instant]) else []),
         ],
     )
 
@@ -141,18 +148,6 @@ def _reasons(*found: dict[str, str]) -> str:
     return "; ".join(f"{name}: {reason}" for names in found for name, reason in names.items())[:500]
 
 
-def _entities(table: FoundTable, time: EventTime, label: GuessedLabel, late: dict[str, str]) -> list[str] | None:
-    """Return the columns that name the series of a row: with the time they identify it. None: rows are no series."""
-    if is_unique(table, [time.instant]):
-        return []
-    for column in table.columns.values():
-        if column.type not in KEY_TYPES or column.num_missing or column.name in (label.column, time.column, *late):
-            continue
-        if 1 < num_values(table, column) <= table.num_rows / 10 and is_unique(table, [quoted(column.name), time.instant]):
-            return [column.name]
-    return None
-
-
 def _features(
     table: FoundTable, time: EventTime, names: Sequence[str], late: dict[str, str], key: Sequence[str], length: timedelta
 ) -> tuple[dict[str, str], dict[str, str]]:
@@ -168,8 +163,9 @@ def _features(
         else:
             features[_number_name(table, name) if column.marker else name] = chosen
     parts = ["day_of_week"] if length >= 2 * WEEK else []
-    step = _step(table, time, None)
-    parts = [*(["hour"] if step < DAY and length >= 2 * DAY else []), *parts, *(["month", "day_of_year"] if length >= 365 * DAY else [])]
+    if _median_gap(table, time) < DAY and length >= 2 * DAY:
+        parts.insert(0, "hour")
+    parts += ["month", "day_of_year"] if length >= 365 * DAY else []
     if parts:
         features[time.name] = f"{{transform: datetime, parts: [{', '.join(parts)}]}}"
     return features, skipped
@@ -206,27 +202,21 @@ def _number_name(table: FoundTable, name: str) -> str:
     return free(f"{name}_number", table.taken)
 
 
-def _step(table: FoundTable, time: EventTime, entities: Sequence[str] | None) -> timedelta:
-    """Return the median time from a row to the next one, of the same series where there are some."""
-    by = "PARTITION BY " + ", ".join(map(quoted, entities)) if entities else ""
-    also = "".join(f", {quoted(name)}" for name in entities or ())
-    different = "" if entities is not None else "DISTINCT"
+def _median_gap(table: FoundTable, time: EventTime) -> timedelta:
+    """Return the median time from an instant with rows to the next one."""
     query = f"""
         SELECT quantile_disc(gap, 0.5) FROM (
-            SELECT moment - lag(moment) OVER ({by} ORDER BY moment) AS gap
-            FROM (SELECT {different} epoch_us({time.instant}) AS moment{also} FROM rows)
+            SELECT moment - lag(moment) OVER (ORDER BY moment) AS gap FROM (SELECT DISTINCT epoch_us({time.instant}) AS moment FROM rows)
         ) WHERE gap IS NOT NULL
     """  # noqa: S608 - quoted
     gap = table.value(query)
     return DAY if gap is None else timedelta(microseconds=int(str(gap)))
 
 
-def _windows(table: FoundTable, time: EventTime, label: GuessedLabel, entities: Sequence[str]) -> dict[str, str]:
-    """Return lags of the label, for a series: a row's label is known one step later."""
-    step = max(_step(table, time, entities), timedelta(seconds=1))
-    if step > WEEK * 5:
-        return {}
-    by, known = f"by: {flow_list([*entities])}", f"available_after: {duration(step)}"
+def _windows(table: FoundTable, label: GuessedLabel, series: Series) -> dict[str, str]:
+    """Return lags of the label: a row's label is known one step later."""
+    step = max(series.step, timedelta(seconds=1))
+    by, known = f"by: {flow_list([*series.entities])}", f"available_after: {duration(step)}"
     found = {"last_value": f"{{kind: lag, column: {scalar(label.name)}, {by}, rows: 1, {known}}}"}
     for name, length in (("day_before", DAY), ("week_before", WEEK)):
         if step < length:
