@@ -257,18 +257,19 @@ def _of_numbers(labels: Floats, num_rows: int) -> Iterator[Naive]:
 
 
 def _of_series(spec: PipelineSpec, history: History, target: Ints, *, mean: float) -> Iterator[Naive]:
-    """Yield the last value and the seasonal naive where the rows are a series, or the spec names a season."""
-    step, asked = history.step_us(), spec.evaluate.baseline.season
-    if step is None and asked is None:
+    """Yield the last value and the seasonal naive where the rows are series or the spec names a season."""
+    asked = spec.evaluate.baseline.season
+    if history.series is None and asked is None:
         return
-    last = history.last_value(target)
+    series = history.series or history
+    last = series.last_value(target)
     if np.isfinite(last).any():
         yield _filled("last_value", "the last value of the entity known at the decision", last, mean)
     for season in (asked,) if asked is not None else SEASONS:
         season_us = season // timedelta(microseconds=1)
-        if asked is None and step is not None and (season_us <= step or season_us % step):
+        if asked is None and (series.step_us is None or season_us <= series.step_us or season_us % series.step_us):
             continue
-        values = history.seasonal(target, season)
+        values = series.seasonal(target, season)
         if np.isfinite(values).any():
             name = duration_text(season)
             filled = np.where(np.isfinite(values), values, np.where(np.isfinite(last), last, mean))
@@ -281,7 +282,7 @@ def _season_warnings(spec: PipelineSpec, history: History, found: Sequence[Naive
     season = spec.evaluate.baseline.season
     if season is None:
         return ()
-    step_us = history.step_us()
+    step_us = (history.series or history).step_us
     season_us, where = season // timedelta(microseconds=1), f"evaluate.baseline.season {duration_text(season)}"
     warnings = []
     if step_us is not None and (season_us <= step_us or season_us % step_us):

@@ -1,14 +1,15 @@
 """Labels as they were known over time, and the forecasts of a series that need no training: the last value and the seasonal naive.
 
 A label is known from its event time on, or from `data.label.known_at` where that is later. A row's decision is made `decision_lead`
-before its event time, and no label that is known later than that is ever used for it. Methods: Hyndman and Athanasopoulos,
-"Forecasting: Principles and Practice", 3rd edition, 5.2 (naive and seasonal naive).
+before its event time, and no label that is known later than that is ever used for it. For a series, a window over the label can say that
+it is known later. Methods: Hyndman and Athanasopoulos, "Forecasting: Principles and Practice", 3rd edition, 5.2 (naive and seasonal
+naive).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cached_property
 from typing import Any, Final, Self
@@ -21,11 +22,16 @@ from numpy.typing import NDArray
 from training.data.dataset.scratch_arrays import slices_of
 from training.evaluation.raw_rows import Columns
 from training.spec import PipelineSpec
+from training.spec.sections.data import Data
+from training.spec.sections.windows import Window
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 DAY_US: Final = 86_400_000_000
+NULL: Final = np.iinfo(np.int64).min
+"""Of an instant that is missing."""
+FOREVER: Final = 2**62
 MIN_ROWS_OF_AN_ENTITY: Final = 3
 """On average; fewer make no series."""
 MIN_ON_GRID: Final = 0.9
@@ -43,7 +49,9 @@ class History:
     frame: Columns
     """[n] raw rows."""
     key: tuple[str, ...]
-    """The source's, without the event time."""
+    """Columns that name the entity of a row: the source's key without the event time."""
+    window: Window | None
+    """Over the label: which labels follow each other, and when each is known. None: there is none."""
     labels: Floats
     """[n]"""
     event_us: Ints
@@ -66,6 +74,7 @@ class History:
         return cls(
             frame=frame,
             key=tuple(name for name in source.key if name != source.event_time),
+            window=_label_window(spec.data),
             labels=labels,
             event_us=event_us,
             known_us=known_us,
@@ -79,6 +88,20 @@ class History:
         """[n] a number for each value of the key; read when it is needed, which is for a series alone."""
         return numbers_of(self.frame, self.key, len(self.labels))
 
+    @cached_property
+    def series(self) -> Self | None:
+        """The same rows as series: by the key where it has a step, else as the window over the label divides them; None: they are none."""
+        if self.window is None:
+            return None if self.step_us is None else self
+        known_us = np.maximum(self.known_us, self.event_us + (self.window.available_after or timedelta()) // timedelta(microseconds=1))
+        if self.window.known_at is not None:
+            instants = _instants(self.frame[self.window.known_at])
+            # A null instant: never.
+            known_us = np.where(instants == NULL, FOREVER, np.maximum(known_us, instants))
+        # With an id as the key, each row is an entity of its own.
+        key = self.key if self.step_us is not None else tuple(self.window.by or ())
+        return replace(self, key=key, known_us=known_us)
+
     def known_at_first_decision(self, rows: Ints, target: Ints) -> Ints:
         """Return those of `rows` whose label was known when the first of `target` was decided: what a constant may be fitted on."""
         first_us = min(self.decision_us[target[part]].min() for part in slices_of(len(target)))
@@ -87,6 +110,7 @@ class History:
             return rows
         return np.asarray(rows[np.concatenate([np.empty(0, dtype=bool), *known])])
 
+    @cached_property
     def step_us(self) -> int | None:
         """Return the step of the series, None where the rows are none: each entity must have rows at regular instants, gaps allowed.
 
@@ -175,6 +199,12 @@ class History:
         """Return what the clock of the zone shows, as if it were UTC."""
         utc = pd.DatetimeIndex(instants.view("datetime64[us]"), tz="UTC")
         return _naive_us(utc.tz_convert(self.zone).tz_localize(None))
+
+
+def _label_window(data: Data) -> Window | None:
+    """Return the window over the label, of several the first lag."""
+    own = [window for window in data.windows.values() if data.table_of(window) is None and window.column == data.label.column]
+    return next((window for window in own if window.kind == "lag"), own[0] if own else None)
 
 
 def numbers_of(frame: Columns, columns: Sequence[str], num_rows: int) -> Ints:

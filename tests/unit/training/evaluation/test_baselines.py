@@ -119,6 +119,59 @@ def test_orders_at_no_regular_time_have_constants_alone() -> None:
     assert list(scored(demand_spec(ORDERS, EVENTS), events())) == ["mean", "median"]
 
 
+LAG = (
+    "megawatts: {type: double, known: after}\n  label",
+    ("megawatts: {type: double, known: after}\n  windows:\n    last: {kind: lag, column: megawatts, rows: 1, WINDOW}\n  label"),
+)
+
+
+def with_lag(window: str) -> tuple[str, str]:
+    return LAG[0], LAG[1].replace("WINDOW", window)
+
+
+def numbered(frame: pd.DataFrame) -> Splits:
+    """Rows with a number, as a file of pandas or R has it."""
+    return split(frame.assign(order_id=np.arange(len(frame))))
+
+
+def test_window_over_the_label_brings_the_baselines_of_a_series_where_the_key_is_the_number_of_a_row(series: Splits) -> None:
+    plain, rows = demand_spec(ORDERS, EVENTS), numbered(demand())
+    assert list(scored(plain, rows)) == ["mean", "median"]
+    by_area = scored(demand_spec(ORDERS, EVENTS, with_lag("by: [area], available_after: 30m")), rows)
+    expected = scored(demand_spec(), series)
+    assert list(by_area) == list(expected)
+    for name, naive in expected.items():
+        np.testing.assert_array_equal(by_area[name].scores, naive.scores)
+    # Without a `by`, all rows are one series: a row's last value is the other area's too.
+    together = scored(demand_spec(ORDERS, EVENTS, with_lag("by: [], available_after: 30m")), rows)
+    assert np.abs(together["last_value"].scores - expected["last_value"].scores).mean() > 100
+
+
+def test_window_over_the_label_brings_the_last_value_where_rows_have_no_step() -> None:
+    frame = demand(areas=("north",))
+    frame["at"] += pd.to_timedelta(GENERATOR.integers(0, 1790, len(frame)), unit="s")
+    rows = numbered(frame)
+    assert list(scored(demand_spec(ORDERS, EVENTS), rows)) == ["mean", "median"]
+    found = scored(demand_spec(ORDERS, EVENTS, with_lag("by: [], available_after: 1s")), rows)
+    assert list(found) == ["mean", "median", "last_value"]
+    np.testing.assert_array_equal(found["last_value"].scores, rows.labels[rows.test - 1])
+
+
+@pytest.mark.parametrize("key", [(), (ORDERS, EVENTS)], ids=["a series by its key", "a row number as the key"])
+def test_last_value_is_the_one_that_the_window_says_was_known_at_the_decision(key: tuple[tuple[str, str], ...]) -> None:
+    frame = demand(areas=("north",))
+    rows = numbered(frame)
+    later = scored(demand_spec(*key, with_lag("by: [area], available_after: 3h")), rows)["last_value"]
+    np.testing.assert_array_equal(later.scores, rows.labels[rows.test - 6])
+    frame["known_at"] = frame["at"] + pd.Timedelta(hours=2)
+    frame.loc[frame.index % 2 == 1, "known_at"] = pd.NaT
+    rows = numbered(frame)
+    nullable = ("known_at: {type: timestamp, known: after}", "known_at: {type: timestamp, known: after, nullable: true}")
+    announced = scored(demand_spec(*key, nullable, with_lag("by: [area], known_at: known_at")), rows)["last_value"]
+    # A null instant is never: of the odd rows nothing is known.
+    np.testing.assert_array_equal(announced.scores, rows.labels[rows.test - 4 - rows.test % 2])
+
+
 def test_rows_without_a_value_of_the_season_count_by_the_last_value_and_then_by_the_mean() -> None:
     frame = demand(days=30)
     new = frame["area"].eq("south") & (frame["at"] < frame["at"].max() - pd.Timedelta(days=3))

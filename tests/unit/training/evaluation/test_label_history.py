@@ -122,14 +122,14 @@ def test_season_of_hours_is_counted_in_hours_also_where_the_clock_changes() -> N
 
 @pytest.mark.parametrize("end", list(CHANGES))
 def test_half_hours_with_gaps_are_a_series(end: str) -> None:
-    assert series(end).step_us() == 30 * 60 * 10**6
+    assert series(end).step_us == 30 * 60 * 10**6
 
 
 @pytest.mark.parametrize("end", list(CHANGES))
 def test_local_days_are_a_series_where_the_clock_changes(end: str) -> None:
     days = pd.date_range(end=CHANGES[end].date(), periods=40, freq="D", tz="Europe/Berlin").tz_convert("UTC")
     frame = pd.DataFrame({"area": "north", "at": days, "known_at": days})
-    assert History.of(demand_spec(), frame, np.zeros(40)).step_us() == 86_400 * 10**6
+    assert History.of(demand_spec(), frame, np.zeros(40)).step_us == 86_400 * 10**6
 
 
 def irregular(rows_of_an_area: int) -> pd.DataFrame:
@@ -142,7 +142,7 @@ def irregular(rows_of_an_area: int) -> pd.DataFrame:
 @pytest.mark.parametrize("rows_of_an_area", [1, 2, 30, 3000])
 def test_orders_at_any_time_are_no_series(rows_of_an_area: int) -> None:
     frame = irregular(rows_of_an_area)
-    assert History.of(demand_spec(), frame, np.zeros(len(frame))).step_us() is None
+    assert History.of(demand_spec(), frame, np.zeros(len(frame))).step_us is None
 
 
 def test_season_of_a_second_that_no_row_has_ends_after_a_bounded_number_of_seasons(monkeypatch: pytest.MonkeyPatch) -> None:
