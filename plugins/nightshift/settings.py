@@ -167,6 +167,7 @@ class _SettingsReader:
         if not text:
             return default.as_uri()
         uri = Path(os.path.normpath(text)).as_uri() if text.startswith("/") else text.rstrip("/")
+        uri = uri.replace(" ", "%20") if uri.startswith("file:") else uri
         if not _STORE.fullmatch(uri) or not (uri.startswith("file:") or is_bucket(uri)):
             # It may hold keys: the value stays out of the message.
             hint = "/folder, file:///folder, s3://bucket/prefix; keys have variables of their own"

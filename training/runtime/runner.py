@@ -110,7 +110,8 @@ def run(work: Work, request_uri: str, *, stop: StopFlag, tail: deque[str] | None
         logger.error("%s", err)
         return err.exit_code
     try:
-        request = store.read_request(request_uri)
+        # As the store names it, of whatever form the root is: a path, or a URI.
+        request = store.read_request(store.bucket.uri(request_uri.removeprefix(f"{match['root']}/")))
     except NightshiftError as err:
         # Without the error's record, torchrun's exit code 1 would look like a lost process, and be relaunched.
         _report(store.work_folder(*match.groups()[1:4]), match.groups()[4], err, err)

@@ -22,6 +22,7 @@ from training.sources.table_contract import TableContract, contracts_of
 from training.spec import PipelineSpec
 from training.spec.schedule.instants import main_partitions, partitions, window, with_history
 from training.spec.schedule.partitions import folder_of, grain_of, partitions_between
+from training.spec.uris import in_uri
 from training.store import Store
 from training.store.bucket import Bucket, as_uri
 from training.store.work_folder import StoreUri
@@ -43,6 +44,9 @@ class SourceObject:
 
 class _SourceFolder(Bucket):
     """A folder that is read and never written: not even made."""
+
+    def uri(self, key: str) -> str:
+        return f"{self.root_uri}/{in_uri(key) if self._is_local else key}"
 
     def head(self, key: str) -> SourceObject | None:
         with self._faults("look up", key):
@@ -279,6 +283,6 @@ def _open_parent(uri: str) -> tuple[_SourceFolder | None, str]:
     """Return the folder that `uri` lies in (None where a local one does not exist), and its name there."""
     parent, name = as_uri(uri).rsplit("/", 1)
     parts = urlsplit(parent)
-    if parts.scheme == "file" and not Path(unquote(parts.path)).is_dir():
-        return None, name
-    return _SourceFolder(parent), name
+    if parts.scheme != "file":
+        return _SourceFolder(parent), name
+    return _SourceFolder(parent) if Path(unquote(parts.path)).is_dir() else None, unquote(name)

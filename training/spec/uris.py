@@ -34,7 +34,8 @@ MAX_PATH_CHARS: Final = 4096
 OF_OTHERS: Final = f"names a variable of others: {', '.join(f'{prefix}…' for prefix in OTHER_PREFIXES)}"
 
 _PLACEHOLDER = re.compile(rf"\$\{{({PLACEHOLDER_RULE})\}}(?=/|$)", re.ASCII)
-_LOCAL = re.compile(r"file:///[^/].*", re.DOTALL)
+_IN_URI = re.compile(r"[%#? ]")
+_STRANGE = re.compile(r"[\\#?@\x00-\x1f\x7f]|[^\S ]")
 # `//host/share` is not this machine's; control characters and bytes that are not UTF-8 have no place in a URI or a log.
 _PATH = re.compile(r"/(?!/)[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]*")
 _WEBHOOK = re.compile(r"https?://[^\s/?#@]+([/?#]\S*)?")
@@ -145,15 +146,16 @@ def place_fault(uri: str) -> str:
         return OF_OTHERS
     if "$" in rest:
         return f"has a $ that begins no placeholder: one stands at the start alone, and matches {PLACEHOLDER_RULE}"
-    fault = _path_fault(rest)
+    # A folder's name may have a blank; a bucket that turns out to be behind the placeholder refuses it.
+    fault = _path_fault(rest, blanks=placeholder is not None)
     if fault or placeholder:
         return fault
     return "" if is_bucket(uri) else "is not a place that a YAML may name"
 
 
-def _path_fault(text: str) -> str:
+def _path_fault(text: str, *, blanks: bool = False) -> str:
     for _ in range(MAX_DECODINGS):
-        found = re.search(r"[\\#?@\s\x00-\x1f\x7f]", text)
+        found = _STRANGE.search(text) or (None if blanks else re.search(" ", text))
         if found:
             return f"has {shown(found[0])}"
         if ".." in text.split("/"):
@@ -163,6 +165,20 @@ def _path_fault(text: str) -> str:
             return ""
         text = decoded
     return "is percent-encoded again and again"
+
+
+def in_uri(path: str) -> str:
+    """Return a path as a `file://` URI has it: what would end it, or be decoded, is percent-encoded."""
+    return _IN_URI.sub(lambda found: f"%{ord(found[0]):02X}", path)
+
+
+def _local_path(place: str) -> str:
+    """Return the path that the value of a variable names: itself, or that of a `file:///` URI; empty where it names none."""
+    if place.startswith("/"):
+        return place
+    path = unquote(place.removeprefix("file://"), errors="surrogateescape")
+    is_one = place.startswith("file:///") and not re.search("[?#]", place) and ".." not in path.split("/")
+    return path if is_one else ""
 
 
 def _resolved(path: Path, uri: str, places: Mapping[str, str], problems: list[Problem]) -> str:
@@ -185,17 +201,23 @@ def _resolved(path: Path, uri: str, places: Mapping[str, str], problems: list[Pr
         message = f"the environment variable {name} names no place for data"
         hint = "an absolute path, file:///…, s3://bucket/prefix, gs://… or az://…"
         problems.append(Problem(code="uri.forbidden", message=message, hint=hint, field=dotted(path)))
-    elif root.startswith("/"):
+        return uri
+    rest = uri[placeholder.end() :]
+    if local := _local_path(root):
         # A path may have blanks, `#` and `?`: what it becomes is encoded, and has no `..`.
-        return LocalPath(os.path.normpath(root)).as_uri().rstrip("/") + uri[placeholder.end() :]
-    return root.rstrip("/") + uri[placeholder.end() :]
+        return LocalPath(os.path.normpath(local)).as_uri().rstrip("/") + in_uri(unquote(rest))
+    fault = _path_fault(rest)
+    if fault:
+        message, hint = f"{shown(uri)} {fault}, and {name} names a bucket", "rename what it names in the bucket"
+        problems.append(Problem(code="uri.forbidden", message=message, hint=hint, field=dotted(path)))
+    return root.rstrip("/") + rest
 
 
 def is_place(text: str) -> bool:
     """Return whether the value of a variable names a place for data: an absolute path, or a URI without user, password or query."""
-    if text.startswith("/"):
-        return len(text) <= MAX_PATH_CHARS and bool(_PATH.fullmatch(text)) and os.path.normpath(text) != "/"
-    return bool((_LOCAL.fullmatch(text) or is_bucket(text)) and not _path_fault(text))
+    if path := _local_path(text):
+        return len(path) <= MAX_PATH_CHARS and bool(_PATH.fullmatch(path)) and os.path.normpath(path) != "/"
+    return is_bucket(text) and not _path_fault(text)
 
 
 def _webhook(alerts: Alerts, environ: Mapping[str, str], problems: list[Problem]) -> str | None:

@@ -16,6 +16,7 @@ import getpass
 import json
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -218,7 +219,7 @@ def _report(table: FoundTable, time: EventTime, draft: Draft, naming: Naming, pa
     lines += [
         "next:",
         f"  export {naming.variable}={uri}",
-        f"  nightshift check --data --as-of {draft.night} {paths['yaml']}",
+        f"  nightshift check --data --as-of {draft.night} {shlex.quote(str(paths['yaml']))}",
         f"  make run PIPELINE={naming.name} NIGHT={draft.night}     # in a checkout",
     ]
     return "\n".join(lines) + "\n"

@@ -17,7 +17,7 @@ from training.sources.compression import CODECS
 from training.spec.schedule.partitions import FORMS, PARTS, Grain, bounds_of, grain_of, partition_fault
 
 SUFFIXES: Final = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".parquet": "parquet"}
-FORBIDDEN: Final = re.compile(r"[\\#?@%$\s]")
+FORBIDDEN: Final = re.compile(r"[\\#?@%$]|[^\S ]")
 """In the name of a file, as `training.spec.uris` has it; and what would be decoded."""
 TIMES: Final = (
     (re.compile(r"(?<!\d)\d{4}-\d\d-\d\d(?!\d)"), "{date}"),

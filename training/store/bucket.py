@@ -352,7 +352,7 @@ class Bucket:
 
 
 def as_uri(location: str) -> str:
-    """Return a store location as a URI without a trailing slash; absolute paths become `file://` URIs.
+    """Return a store location as a URI without a trailing slash; absolute paths, also with blanks, become `file://` URIs.
 
     Raises:
         SpecError: neither a URI nor an absolute path.
@@ -370,7 +370,7 @@ def as_uri(location: str) -> str:
                 )
             ],
         )
-    return location.rstrip("/")
+    return location.rstrip("/").replace(" ", "%20") if location.startswith("file:") else location.rstrip("/")
 
 
 def _reason(err: BaseException) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shlex
 import sqlite3
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -116,7 +117,8 @@ def pipelines(place: Installation) -> Iterator[Finding]:
             load_spec(path)
         except SpecError as err:
             more = f" and {len(err.problems) - 1} more" if len(err.problems) > 1 else ""
-            yield bad("pipelines", f"{path.name}: {err.problems[0].message}{more}", hint=f"`nightshift check {path}` shows every problem")
+            command = f"nightshift check {shlex.quote(str(path))}"
+            yield bad("pipelines", f"{path.name}: {err.problems[0].message}{more}", hint=f"`{command}` shows every problem")
         else:
             sound += 1
     yield good("pipelines", f"YAML files of {folder} that are sound: {sound}")

@@ -32,7 +32,14 @@ def test_places_follow_the_home_and_the_mlflow_port() -> None:
 
 @pytest.mark.parametrize(
     ("given", "store_uri"),
-    [("/data/store/", "file:///data/store"), ("file:///data/store/", "file:///data/store"), ("s3://bucket/night/", "s3://bucket/night")],
+    [
+        ("/data/store/", "file:///data/store"),
+        ("file:///data/store/", "file:///data/store"),
+        ("/my data/store", "file:///my%20data/store"),
+        ("file:///my%20data/store", "file:///my%20data/store"),
+        ("file:///my data/store", "file:///my%20data/store"),
+        ("s3://bucket/night/", "s3://bucket/night"),
+    ],
 )
 def test_a_store_is_a_folder_or_a_bucket(given: str, store_uri: str) -> None:
     assert Settings.from_environment({"NIGHTSHIFT_STORE": given}).store_uri == store_uri

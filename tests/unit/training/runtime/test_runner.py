@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from urllib.parse import unquote
 
 import duckdb
 import pytest
@@ -91,6 +92,15 @@ def test_finished_work_leaves_a_result_a_log_and_a_free_lease(store: Store, work
     assert holder.released
     assert work_folder.heartbeat("a1") is not None
     assert work_folder.error("a1") is None
+
+
+@pytest.mark.parametrize("form", ["path", "uri", "uri with blanks"])
+def test_request_is_found_by_its_path_and_by_its_uri(form: str, tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "my app" / "store"))
+    uri = ask(store, "a1")
+    given = {"path": unquote(uri.removeprefix("file://")), "uri": uri, "uri with blanks": unquote(uri)}[form]
+    assert run(make(), given, stop=StopFlag()) is ExitCode.DONE
+    assert store.work_folder("search_ranking", "prepare", WORK_ID).result() is not None
 
 
 def test_finished_work_is_not_done_again(store: Store, work_folder: WorkFolder) -> None:

@@ -53,6 +53,17 @@ def test_a_file_lists_itself_alone(tmp_path: Path) -> None:
     assert [source.uri for source in list_source((tmp_path / "f.csv").as_uri())] == [(tmp_path / "f.csv").as_uri()]
 
 
+@pytest.mark.parametrize("name", ["my day.csv", "50%.csv", "a%20b.csv", "no #1.csv", "why?.csv", "grün (2)/x y%.csv"])
+def test_file_of_any_name_is_listed_and_read_by_its_path_and_by_its_uri(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "my data 100%"
+    put(folder / name, "rows")
+    for place in (str(folder), folder.as_uri()):
+        (found,) = list_source(place)
+        assert read_source(found.uri, found.version, tmp_path / "copy", root=place).read_text() == "rows"
+    for place in (str(folder / name), (folder / name).as_uri()):
+        assert [alone.version for alone in list_source(place)] == [found.version]
+
+
 def test_looking_where_nothing_is_finds_nothing_and_makes_nothing(tmp_path: Path) -> None:
     assert list_source((tmp_path / "no" / "where").as_uri()) == []
     assert list(tmp_path.iterdir()) == []

@@ -106,12 +106,31 @@ def test_object_stores_and_placeholders_are_accepted(accept: Accept, uri: str) -
         ("/data/my shop#1", "file:///data/my%20shop%231/clicks"),
         ("/data/../shop", "file:///shop/clicks"),
         ("file:///data/shop", "file:///data/shop/clicks"),
+        ("file:///data/my%20shop%231", "file:///data/my%20shop%231/clicks"),
+        ("file:///data/my shop", "file:///data/my%20shop/clicks"),
+        ("/data/a%20b", "file:///data/a%2520b/clicks"),
+        ("file:///data/a%2520b/", "file:///data/a%2520b/clicks"),
         ("s3://bucket/shop/", "s3://bucket/shop/clicks"),
         (" gs://bucket ", "gs://bucket/clicks"),
     ],
 )
 def test_placeholder_is_filled_in_from_the_environment(ranking: PipelineSpec, value: str, resolved: str) -> None:
     assert resolve_uris(ranking, {"SHOP_URI": value}).data.source.uri == resolved
+
+
+@pytest.mark.parametrize("place", ["/data/my shop", "file:///data/my%20shop", "file:///data/my shop/"])
+@pytest.mark.parametrize("rest", ["/page views/click s.csv", "/page%20views/click%20s.csv"])
+def test_path_with_blanks_and_its_uri_are_the_same_place(accept: Accept, place: str, rest: str) -> None:
+    spec = accept(R, (URI, f'"${{SHOP_URI}}{rest}"'))
+    assert resolve_uris(spec, {"SHOP_URI": place}).data.source.uri == "file:///data/my%20shop/page%20views/click%20s.csv"
+
+
+def test_blank_is_refused_where_the_variable_names_a_bucket(accept: Accept) -> None:
+    spec = accept(R, (URI, '"${SHOP_URI}/page views"'))
+    with pytest.raises(SpecError) as caught:
+        resolve_uris(spec, {"SHOP_URI": "s3://bucket/shop"})
+    (problem,) = caught.value.problems
+    assert (problem.code, problem.message) == ("uri.forbidden", "'${SHOP_URI}/page views' has ' ', and SHOP_URI names a bucket")
 
 
 def test_unset_variables_are_all_named_with_what_to_set_them_to(flights: PipelineSpec) -> None:
@@ -129,7 +148,16 @@ def test_unset_variables_are_all_named_with_what_to_set_them_to(flights: Pipelin
     ]
 
 
-NO_PLACES = ["shop", "http://host/x", "s3://user:pass@bucket", "file://host/x", "s3://bucket/../x", "file:///a/%2e%2e/b"]
+NO_PLACES = [
+    "shop",
+    "http://host/x",
+    "s3://user:pass@bucket",
+    "file://host/x",
+    "s3://bucket/../x",
+    "file:///a/%2e%2e/b",
+    "s3://bucket/my shop",
+]
+NO_PLACES += ["file:///", "file:////host/share", "file:///a?b", "file:///a#b", "file:///a%00b", "file:///a%0Ab", "file:///a%ffb"]
 NO_PLACES += [
     "s3://169.254.169.254/latest",
     "gs://0xa9fea9fe",

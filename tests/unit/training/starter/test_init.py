@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import subprocess
+import urllib.parse
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -422,11 +424,37 @@ def test_columns_may_have_names_that_yaml_and_sql_read_as_something_else(
     assert checked_with_data(result, file, tmp_path / "to", monkeypatch) == 0
 
 
-@pytest.mark.parametrize("name", ["a\nowner: eve.csv", "my data.csv", "orders#1.csv", "100%.csv", "a@b.csv"])
+@pytest.mark.parametrize("name", ["a\nowner: eve.csv", "my\tdata.csv", "orders#1.csv", "100%.csv", "a@b.csv"])
 def test_file_name_that_no_uri_of_a_source_has_is_refused(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = csv_of(ROWS, tmp_path / name)
     assert init(file, to=tmp_path / "to") == ExitCode.BAD_DATA
     assert "[init.file]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("named", ["my data/orders.csv", "my data/my orders.csv", "my data", "it's & co/day orders/{date}.csv"])
+def test_next_lines_of_the_output_work_in_a_shell_also_where_paths_have_blanks(
+    named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if "{date}" in named:
+        for day in range(50):
+            date = f"{START + timedelta(days=day):%Y-%m-%d}"
+            file = tmp_path / named.format(date=date)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            csv_of([row for row in ROWS if row["ordered_at"].startswith(date)], file)
+    else:
+        file = tmp_path / (named if named.endswith(".csv") else f"{named}/some orders.csv")
+        file.parent.mkdir()
+        csv_of(ROWS, file)
+    to = tmp_path / "my app"
+    assert init(tmp_path / named, "--name", "orders", to=to) == 0
+    lines = capsys.readouterr().out.partition("next:\n")[2].splitlines()
+    script = "\n".join(["nightshift() { printf '%s\\n' \"$@\"; }", *lines[:2], "printenv ORDERS_URI"])
+    verb, *options, place = subprocess.run(["/bin/sh", "-c", script], capture_output=True, text=True, check=True).stdout.splitlines()
+    assert (verb, options[-1]) == ("check", str(to / "dags" / "pipelines" / "orders.yaml"))
+    monkeypatch.setenv("NIGHTSHIFT_EXPECTATIONS", str(to / "expectations"))
+    for form in (place, urllib.parse.unquote(place.removeprefix("file://"))):
+        monkeypatch.setenv("ORDERS_URI", form)
+        assert command("check")(options) == 0
 
 
 def test_existing_files_stay_without_force(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
