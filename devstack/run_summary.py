@@ -11,6 +11,7 @@ from devstack.airflow_api import AirflowApi
 from devstack.approval_page import approval_lines
 from devstack.environment import USERNAME, airflow_url, credentials, owns_mlflow
 from devstack.run_progress import Follower, TaskView, failure_text, log_path
+from nightshift.resolved_run import NO_PROMOTION
 from nightshift.settings import Settings
 from training.contracts import StageResult, require_result
 from training.format import brief
@@ -33,6 +34,8 @@ def summary(settings: Settings, client: AirflowApi, dag_id: str, run_id: str, fo
     if "promote" in results:
         lines += ["", *_decision(Store(settings.store_uri), results["promote"])]
         lines += approval_lines(settings, client, dag_id, results["promote"])
+    elif "promote" in views and views["promote"].state == "skipped":
+        lines += ["", f"decision  none: {NO_PROMOTION}"]
     failed = next((view for view in views.values() if view.state == "failed"), None)
     if failed is not None:
         lines += ["", f"{failed.task_id} failed: {failure_text(settings, dag_id, run_id, failed)}"]

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
 RESOLVE: Final = "resolve"
+PROMOTE: Final = "promote"
+"""Key of a trigger."""
+NO_PROMOTION: Final = "the trigger says promote: false"
 
 
 def settle(context: Context, settings: Settings, settled: JsonObject) -> None:
@@ -68,6 +71,8 @@ class ResolvedRun:
         overrides = values.get("overrides")
         self.overrides: JsonObject = overrides if isinstance(overrides, Mapping) else {}
         """Dotted key of the spec to the value that the trigger gave instead."""
+        self.may_promote = self.overrides.get(PROMOTE) is not False
+        """Whether the run decides about its model; otherwise it leaves nothing that a later run goes by."""
         chosen = values.get("snapshot")
         self.snapshot: NamedArtifact | None = NamedArtifact.from_json(chosen) if isinstance(chosen, Mapping) else None
         """That a trigger names instead of the sources."""

@@ -41,6 +41,7 @@ def params_schema(spec: PipelineSpec) -> dict[str, dict[str, JsonValue]]:
     return {
         "as_of": as_of_schema(spec),
         "force": _FORCE,
+        "promote": _PROMOTE,
         "snapshot": _SNAPSHOT,
         "registration": _REGISTRATION,
         "train": _train_schema(spec.train),
@@ -68,6 +69,13 @@ _FORCE: Final[dict[str, JsonValue]] = {
     "description": "Repeat the work of all stages, also where a result exists.",
     "type": "boolean",
     "default": False,
+}
+
+_PROMOTE: Final[dict[str, JsonValue]] = {
+    "title": "Decide about the model",
+    "description": "If not, the run ends with its evaluation: no decision, no version, and its snapshot is no reference for later runs.",
+    "type": "boolean",
+    "default": True,
 }
 
 _SNAPSHOT: Final[dict[str, JsonValue]] = {

@@ -179,7 +179,11 @@ def _decision(session: Session, dag_run: DagRun) -> str:
         return str(scalars["headline"])
     # A canary's run that found no canary ends well, without a decision.
     why = _returned(session, dag_run, RESOLVE, FAILURE)
-    return f"nothing to do: {why}" if isinstance(why, str) else ""
+    if isinstance(why, str):
+        return f"nothing to do: {why}"
+    # Nor one that may not promote.
+    why = _returned(session, dag_run, DECIDES[0], FAILURE)
+    return f"not decided: {why}" if isinstance(why, str) else ""
 
 
 def _failures(session: Session, dag_run: DagRun) -> dict[str, str | None]:

@@ -118,6 +118,7 @@ class Client:
         as_of: str | None = None,
         snapshot: str | None = None,
         force: bool = False,
+        promote: bool = True,
         overrides: Mapping[str, JsonObject] | None = None,
         key: str | None = None,
     ) -> Run:
@@ -127,10 +128,11 @@ class Client:
             as_of: a day, or a time with an offset; None: the last slot.
             snapshot: dataset version instead of the sources.
             force: do the work of every stage again.
+            promote: decide about the model; otherwise the run ends with its evaluation.
             overrides: section (`train`, `evaluate`, `tune`) to keys and values.
             key: of the request; the same key starts one run, also from another process. None: a new one.
         """
-        body = {"as_of": as_of, "snapshot": snapshot, "force": force, **(overrides or {})}
+        body = {"as_of": as_of, "snapshot": snapshot, "force": force, "promote": promote, **(overrides or {})}
         return self._ordered(f"/pipelines/{_quoted(pipeline)}/runs", body, Run, key)
 
     def register(self, pipeline: str, artifact_uri: str, format: str, *, key: str | None = None, **body: Any) -> Run:

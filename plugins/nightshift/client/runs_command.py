@@ -3,7 +3,8 @@
     nightshift runs list [PIPELINE] [--state failed] [--limit 20] [--json]
     nightshift runs show PIPELINE:RUN_ID [--json]
     nightshift runs metrics PIPELINE:RUN_ID [--trial N] [--follow] [--after ID] [--json]
-    nightshift runs start PIPELINE [--as-of 2026-01-31] [--set train.learning_rate=0.01] [--snapshot VERSION] [--force] [--wait] [--json]
+    nightshift runs start PIPELINE [--as-of 2026-01-31] [--set train.learning_rate=0.01] [--snapshot VERSION] [--force] [--no-promote]
+                          [--wait] [--json]
     nightshift runs restore PIPELINE:RUN_ID CHECKPOINT [--set train.learning_rate=0.001] [--wait] [--json]
 
 `metrics` prints a point of the training's metrics a line; with `--follow` until the training has ended.
@@ -62,6 +63,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     describe_server_command(start, _start, "nightshift runs start search_ranking --as-of 2026-02-01 --set train.learning_rate=0.01")
     start.add_argument("pipeline", help="name of a pipeline")
     start.add_argument("--force", action="store_true", help="do the work of every stage again")
+    start.add_argument("--no-promote", action="store_true", help="end with the evaluation: no decision, no version")
     add_data_options(start)
     add_start_options(start)
     add_set_option(start)
@@ -186,6 +188,7 @@ def _start(client: Client, options: argparse.Namespace) -> int:
         as_of=options.as_of,
         snapshot=options.snapshot,
         force=options.force,
+        promote=not options.no_promote,
         overrides=overrides_of(options.set),
         key=options.key,
     )

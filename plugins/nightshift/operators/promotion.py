@@ -8,12 +8,15 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from airflow.sdk.exceptions import AirflowSkipException
+
 from nightshift.airflow_ext.alerts import announce
 from nightshift.airflow_ext.assets import DECISIONS, emit
 from nightshift.airflow_ext.links import report_url, task_url
+from nightshift.operators.failure_message import noted_failure
 from nightshift.operators.registry_alerts import announce_findings
 from nightshift.operators.stage import StageOperator
-from nightshift.resolved_run import ResolvedRun, check_settled
+from nightshift.resolved_run import NO_PROMOTION, ResolvedRun, check_settled
 from nightshift.settings import Settings
 from nightshift.work import Work
 from training.contracts import JsonObject, JsonValue, RunIdentity, StageResult, require_result
@@ -68,7 +71,15 @@ class PromoteOperator(StageOperator):
         return found.run.owner == run.owner and found.scalars.get("decision") != "waiting" and not _is_past(found)
 
     def work(self, context: Context, resolved: ResolvedRun, settings: Settings, *, nonce: str) -> Work:
-        """Return the work, with the user who started the run, who may be barred from approving it."""
+        """Return the work, with the user who started the run, who may be barred from approving it.
+
+        Raises:
+            AirflowSkipException: the run may not promote.
+        """
+        if not resolved.may_promote:
+            # The reason of what was skipped is in the run's note, too.
+            with noted_failure(context, AirflowSkipException):
+                raise AirflowSkipException(NO_PROMOTION)
         work = super().work(context, resolved, settings, nonce=nonce)
         started_by = getattr(context["dag_run"], "triggering_user_name", None)
         return replace(work, parameters={**work.parameters, "triggered_by": started_by})

@@ -14,7 +14,7 @@ from nightshift.execution.backend import Backend, backend_of
 from nightshift.operators.external_model import store_artifact
 from nightshift.operators.failure_message import noted_failure
 from nightshift.operators.requested_snapshot import KIND, find_snapshot
-from nightshift.resolved_run import settle
+from nightshift.resolved_run import PROMOTE, settle
 from nightshift.run_refs import check_run_id
 from nightshift.settings import Settings
 from nightshift.source_uris import resolved
@@ -178,6 +178,8 @@ class ResolveOperator(BaseOperator):
 def _recorded(parameters: RunParameters, snapshot: str | None) -> dict[str, JsonValue]:
     """Return what the trigger gave, as the decision about the model records it."""
     found: dict[str, JsonValue] = {**parameters.overrides}
+    if not parameters.promote:
+        found[PROMOTE] = False
     if snapshot is not None:
         found["snapshot"] = snapshot
     if parameters.registration is not None:

@@ -1,6 +1,6 @@
 """A trigger's parameters, checked by the spec's own models before anything starts.
 
-They are `{as_of, force, snapshot, registration: {…}, train: {…}, evaluate: {…}, tune: {…}}`.
+They are `{as_of, force, promote, snapshot, registration: {…}, train: {…}, evaluate: {…}, tune: {…}}`.
 
 Airflow enforces the JSON Schema of its Params, which lets unknown keys, NaN, wrong dates and rules across keys pass.
 """
@@ -87,6 +87,7 @@ class EvaluateOverrides(Section):
 class Overrides(Section):
     as_of: Annotated[str, Field(max_length=40)] | None = None
     force: bool = False
+    promote: bool = True
     snapshot: Annotated[str, Field(pattern=SNAPSHOT_PATTERN)] | None = None
     """Version or digest of an existing snapshot of the pipeline, which the run takes instead of its sources."""
     registration: Registration | None = None
@@ -105,6 +106,8 @@ class RunParameters:
     """As given, checked: a day or a date-time with an offset. `settle_as_of` makes the instant of it."""
     force: bool = False
     """Do all work again, also what is done."""
+    promote: bool = True
+    """Decide about the model. A run that may not registers no version, and its snapshot is no reference for later ones."""
     snapshot: str | None = None
     """Version or digest of the snapshot that the run takes instead of its sources."""
     registration: Registration | None = None
@@ -142,6 +145,7 @@ def apply_overrides(spec: PipelineSpec, conf: Mapping[str, object]) -> tuple[Pip
     return changed, RunParameters(
         as_of=overrides.as_of,
         force=overrides.force,
+        promote=overrides.promote,
         snapshot=overrides.snapshot,
         registration=overrides.registration,
         overrides=_differences(spec, changed),

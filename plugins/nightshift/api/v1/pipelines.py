@@ -39,6 +39,9 @@ class StartRun(BaseModel):
 
     as_of: AsOf | None = Field(default=None, description="A day, or a time with an offset; null: the last slot.")
     force: bool = Field(default=False, description="Do the work of every stage again, also where its result is there.")
+    promote: bool = Field(
+        default=True, description="Decide about the model; otherwise no decision, no version, and no reference for later runs."
+    )
     snapshot: str | None = Field(
         default=None, pattern="^[0-9a-f]{16}([0-9a-f]{48})?$", description="Dataset version instead of the sources."
     )
@@ -48,7 +51,7 @@ class StartRun(BaseModel):
 
     def conf(self) -> JsonObject:
         """Return the trigger's conf: only what was given."""
-        return {name: value for name, value in self.model_dump().items() if value not in (None, {}, False)}
+        return self.model_dump(exclude_defaults=True)
 
 
 class StartTraining(StartRun):

@@ -37,6 +37,12 @@ def test_a_run_is_queued_with_what_the_request_gives_and_can_be_looked_at(seeded
     assert seeded.get(f"/runs/{quote(run['id'], safe='')}").json()["parameters"] == body
 
 
+def test_run_that_may_not_promote_is_queued_as_such(seeded: Seeded) -> None:
+    for body, parameters in (({"promote": False}, {"promote": False}), ({"promote": True, "force": False}, {})):
+        answer = seeded.post(START, body)
+        assert (answer.status_code, answer.json()["parameters"]) == (202, parameters), answer.text
+
+
 def test_the_same_request_twice_is_one_run_with_one_answer(seeded: Seeded) -> None:
     before = number_of_runs(seeded)
     first, again = (seeded.post(START, {"as_of": "2026-02-01"}, headers=KEY) for _ in range(2))

@@ -184,3 +184,10 @@ def test_a_start_that_waits_shows_each_stage_once_and_then_the_outcome(
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[:2] for line in lines if line.startswith("train")] == [["train", "success"]]
     assert lines.index("state:   success") > lines.index(next(line for line in lines if line.startswith("train")))
+
+
+@pytest.mark.usefixtures("server")
+def test_start_without_promotion_is_said_in_the_request(capsys: pytest.CaptureFixture[str]) -> None:
+    assert runs(["start", "search_ranking", "--no-promote", "--json"]) == 0
+    output = capsys.readouterr().out
+    assert json.loads(output[output.index("{\n") :])["parameters"] == {"promote": False}

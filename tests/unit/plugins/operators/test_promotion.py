@@ -20,7 +20,7 @@ from nightshift.operators.registry_alerts import alerts_of
 from nightshift.operators.resolve_canary import ResolveCanary
 from nightshift.operators.rollback import RollbackOperator
 from nightshift.operators.stage import StageOperator
-from nightshift.resolved_run import check_settled, settle
+from nightshift.resolved_run import ResolvedRun, check_settled, settle
 from nightshift.settings import Settings
 from training.contracts import ContractError, RunIdentity, StageResult
 from training.registry.ledger.decisions import record_candidate
@@ -79,6 +79,16 @@ def result(decision: str, action: str, run: RunIdentity = RUN) -> StageResult:
         committed_at="2026-02-01T02:00:00+00:00",
         scalars=scalars,
     )
+
+
+def test_run_that_may_not_promote_skips_the_decision_and_its_note_says_why(settings: Settings) -> None:
+    spec_uri = Store(settings.store_uri).put_json(freeze(load_spec(CHECKOUT / "dags/pipelines/search_ranking.yaml")))
+    values = {"spec_uri": spec_uri, "as_of": "2026-02-01T02:00:00+00:00", "force": "", "overrides": {"promote": False}}
+    pushed: dict[str, str] = {}
+    context: Any = {"ti": SimpleNamespace(xcom_push=lambda key, value: pushed.update({key: value}), xcom_pull=pytest.fail)}
+    with pytest.raises(AirflowSkipException, match="the trigger says promote: false"):
+        PromoteOperator(task_id="promote", model=MODEL, alerts=Alerts()).work(context, ResolvedRun(values), settings, nonce="")
+    assert pushed == {"failure": "the trigger says promote: false"}
 
 
 def decided(found: StageResult) -> Outlets:

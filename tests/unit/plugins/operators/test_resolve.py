@@ -14,6 +14,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowRescheduleExcept
 
 from nightshift.operators.resolve import ResolveOperator
 from nightshift.operators.wait import WaitForData
+from nightshift.resolved_run import ResolvedRun
 from training.errors import UnavailableError
 from training.runtime.provenance import CHECKOUT
 from training.spec import PipelineSpec
@@ -44,6 +45,17 @@ def test_the_spec_is_frozen_with_its_places(
     assert PipelineSpec.thaw(frozen).train.epochs == 5
     assert frozen["data"]["source"]["uri"] == shop.as_uri()
     assert frozen["alerts"]["webhook"] is None
+
+
+def test_run_that_may_not_promote_is_settled_and_recorded_as_such(
+    resolve: ResolveOperator, shop: Path, context_of: Context, execute: Execute
+) -> None:
+    values = execute(resolve, context_of("resolve", conf={"promote": False}))
+    assert values["overrides"] == {"promote": False}
+    assert not ResolvedRun(values).may_promote
+    values = execute(resolve, context_of("resolve", conf={"promote": True}))
+    assert "overrides" not in values
+    assert ResolvedRun(values).may_promote
 
 
 @pytest.mark.parametrize("run_id", [".", "..", "night\n", "a/b", ""])

@@ -155,6 +155,13 @@ def test_the_same_work_has_the_same_name_and_a_forced_one_its_own(stage: str, as
     assert ask(stage, nonce="r1").id not in (ask(stage).id, ask(stage, nonce="r2").id)
 
 
+def test_run_that_may_not_promote_has_the_work_of_other_runs_but_for_its_validation(ask: WorkOf) -> None:
+    kept = {"promote": False}
+    assert [stage for stage in STAGES if ask(stage, overrides=kept).id != ask(stage).id] == ["validate"]
+    assert ask("validate", overrides=kept).parameters["is_reference"] is False
+    assert "is_reference" not in ask("validate").parameters
+
+
 def test_stages_never_share_a_name(ask: WorkOf) -> None:
     assert len({ask(stage).id for stage in STAGES}) == len(STAGES)
 

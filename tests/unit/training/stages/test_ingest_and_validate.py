@@ -25,6 +25,13 @@ from training.stages import ingest, validate
 from training.store import Manifest
 
 
+def test_night_that_may_not_promote_passes_and_is_none_to_compare_with(night: Night) -> None:
+    taken = night.ingest()
+    night.run(validate, inputs={"snapshot": taken.artifact_uri}, parameters={"previous_snapshot": None, "is_reference": False})
+    assert previous_snapshot(night.store, "search_ranking", AS_OF + timedelta(days=1)) is None
+    assert night.store.bucket.list("refs/profiles") == []
+
+
 def test_a_healthy_night_passes_and_becomes_the_one_to_compare_with(night: Night) -> None:
     taken = night.ingest()
     outcome = night.validate(taken)

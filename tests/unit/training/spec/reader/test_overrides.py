@@ -42,7 +42,7 @@ def test_overrides_are_in_the_spec_and_parameters_beside_it(ranking: PipelineSpe
             (
                 {key: "x"},
                 f": {key}: [conf.unknown_key] unknown key '{key}' "
-                f"(a trigger takes as_of, force, snapshot, registration, train, evaluate; all else is the YAML's)",
+                f"(a trigger takes as_of, force, promote, snapshot, registration, train, evaluate; all else is the YAML's)",
             )
             for key in ("image", "cmds", "namespace", "volumes", "env_vars", "pod_template_file", "data")
         ),
@@ -85,6 +85,7 @@ def test_overrides_are_in_the_spec_and_parameters_beside_it(ranking: PipelineSpe
             "and a trigger changes no pool (set train.placement.gpus in the YAML, or train.placement.pool, which is then that of all runs)",
         ),
         ({"force": "yes"}, ": force: [field.type] expected true or false, got 'yes' "),
+        ({"promote": "no"}, ": promote: [field.type] expected true or false, got 'no' "),
         ({"as_of": 20260131}, ": as_of: [field.type] expected text, got 20260131 (quote it)"),
         ({"as_of": "yesterday"}, ": as_of: [as_of.invalid] 'yesterday' is not a time "),
         ({"as_of": "{{ var.value.x }}"}, ": as_of: [as_of.invalid] '{{ var.value.x }}' is not a time "),
