@@ -22,6 +22,7 @@ from devstack.alerts_file import noted_alerts
 from devstack.locking import locked
 from nightshift.json_files import read_object
 from nightshift.settings import Settings
+from nightshift.slots import parallelism
 from nightshift.source_uris import noted_places
 from training.errors import DeniedError, NightshiftError, shown
 from training.installation import MODEL_PATH, PLACEHOLDER_RULE, PYTHON_PATH, Variable, is_place_name
@@ -194,7 +195,7 @@ def airflow_settings(settings: Settings) -> dict[str, str]:
     values = {
         "core": {
             "executor": "devstack.executor.SleepTolerantLocalExecutor",
-            "parallelism": "4",
+            "parallelism": str(parallelism(settings)),
             "load_examples": "False",
             "dags_folder": str(dags_path(settings)),
             "plugins_folder": str(settings.checkout_path / "plugins"),

@@ -25,7 +25,8 @@ ENDED_RUN_STATES: Final = frozenset({"success", "failed"})
 ENDED_TASK_STATES: Final = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
 WORKING_STATES: Final = frozenset({"running", "deferred", "restarting"})
 WAITING_WORDS: Final = {
-    "scheduled": "is next",
+    "none": "is next",
+    "scheduled": "waits for a slot of the pool {pool}",
     "queued": "waits for a worker",
     "up_for_reschedule": "waits",
     "up_for_retry": "is retried soon",
@@ -42,6 +43,7 @@ class TaskView:
     state: str
     try_number: int
     seconds: float
+    pool: str
 
     @classmethod
     def of(cls, values: dict[str, Any], now: datetime) -> TaskView:
@@ -49,7 +51,7 @@ class TaskView:
         seconds = values.get("duration") if values.get("state") in ENDED_TASK_STATES else None
         if seconds is None:
             seconds = (now - datetime.fromisoformat(started)).total_seconds() if started else 0.0
-        return cls(values["task_id"], values.get("state") or "scheduled", int(values.get("try_number") or 0), float(seconds))
+        return cls(values["task_id"], values.get("state") or "none", int(values.get("try_number") or 0), float(seconds), values["pool"])
 
 
 class Follower:
@@ -123,7 +125,9 @@ class Follower:
         following = next((view for view in views if view.state not in ENDED_TASK_STATES), None)
         if following is None:
             return [f"  waiting for Airflow to end the run  {seconds:.0f} s"]
-        return [f"  {following.task_id:<10} {WAITING_WORDS.get(following.state, following.state)}  {seconds:.0f} s"]
+        return [
+            f"  {following.task_id:<10} {WAITING_WORDS.get(following.state, following.state).format(pool=following.pool)}  {seconds:.0f} s"
+        ]
 
     def _progress(self, view: TaskView) -> str:
         path = log_path(self._settings, self._dag_id, self._run_id, view)

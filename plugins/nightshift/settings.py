@@ -27,6 +27,8 @@ from training.runtime.provenance import CHECKOUT
 
 SOURCE: Final = "environment"
 LOCAL_HOST: Final = "127.0.0.1"
+LOCAL: Final = "local"
+"""The backend whose stages are processes of this machine."""
 BACKEND: Final = Variable(
     name="NIGHTSHIFT_BACKEND", default="`local`", meaning="where stages run: `local`, `kubernetes`, or an installed backend"
 )
@@ -42,6 +44,11 @@ NAMED_PLACES: Final = Variable(
     meaning="`…_URI` variables, comma-separated, that YAML files may name as places of data: `SHOP_URI,FLIGHTS_URI`. Where the laptop's "
     "commands note places, they need not be listed (docs/data.md)",
 )
+SLOTS: Final = Variable(
+    name="NIGHTSHIFT_SLOTS",
+    default="by cores and memory; in a cluster `cpu:4,train:1`",
+    meaning="slots of Airflow's pools, comma-separated: `cpu:12,train:4`. Pools that are not named keep their default (docs/operating.md)",
+)
 AIRFLOW_PORT: Final = Variable(name="NIGHTSHIFT_AIRFLOW_PORT", kind="port", default="8080", meaning="Airflow's port, on 127.0.0.1")
 MLFLOW_PORT: Final = Variable(name="NIGHTSHIFT_MLFLOW_PORT", kind="port", default="5000", meaning="MLflow's port, on 127.0.0.1")
 
@@ -49,6 +56,7 @@ _STORE = re.compile(r"file:///[^/?#].*|[a-z0-9]+://[^?#@]*")
 _DATABASE = re.compile(r"(sqlite|postgresql)(\+[a-z0-9_]+)?://.*", re.DOTALL)
 _TRACKING = re.compile(r"https?://[^\s/?#@]+(/[^\s?#]*)?")
 _BACKEND = re.compile(r"[a-z][a-z0-9_-]{0,30}")
+_SLOTS = re.compile(r"(?P<pool>[A-Za-z0-9_.-]{1,100}):(?P<number>[1-9][0-9]{0,3})")
 _PACKAGE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -72,6 +80,8 @@ class Settings:
     """Top-level packages whose classes a YAML may name."""
     places: tuple[str, ...]
     """Variables that a YAML may name as places of data, besides those noted."""
+    slots: tuple[tuple[str, int], ...]
+    """Pools of Airflow whose number of slots is given, with it."""
     mlflow_uri: str
     airflow_port: int
     mlflow_port: int
@@ -82,7 +92,8 @@ class Settings:
 
         Raises:
             SpecError: every variable that is wrong (`settings.path`, `settings.store`, `settings.database`, `settings.mlflow`,
-                `settings.port`, `settings.backend`, `settings.packages`, `settings.places`).
+                `settings.port`, `settings.backend`, `settings.packages`, `settings.places`,
+                `settings.slots`).
         """
         reader = _SettingsReader(environ)
         home = reader.path(HOME, CHECKOUT / ".local")
@@ -105,13 +116,14 @@ class Settings:
             expectations_path=reader.path(EXPECTATIONS, CHECKOUT / "expectations"),
             backend=reader.matching(
                 BACKEND,
-                "local",
+                LOCAL,
                 _BACKEND,
                 Problem(code="settings.backend", message="is not a backend", hint="local or kubernetes"),
             ),
             kubernetes_path=reader.path(KUBERNETES, None),
             model_packages=reader.packages(MODEL_PACKAGES),
             places=reader.places(NAMED_PLACES),
+            slots=reader.slots(SLOTS),
             mlflow_uri=reader.matching(
                 TRACKING,
                 f"http://{LOCAL_HOST}:{mlflow_port}",
@@ -198,6 +210,16 @@ class _SettingsReader:
             hint = f"names in capitals that end in _URI, comma-separated; none of {', '.join(f'{prefix}…' for prefix in OTHER_PREFIXES)}"
             self._refuse("settings.places", variable.name, message, hint=hint)
         return found
+
+    def slots(self, variable: Variable) -> tuple[tuple[str, int], ...]:
+        found = []
+        for part in self._names(variable):
+            match = _SLOTS.fullmatch(part)
+            if match is None:
+                self._refuse("settings.slots", variable.name, f"{shown(part)} is not a pool with its slots", hint="write cpu:12,train:4")
+            else:
+                found.append((match["pool"], int(match["number"])))
+        return tuple(found)
 
     def _names(self, variable: Variable) -> tuple[str, ...]:
         return tuple(part for piece in variable.text(self._environ).split(",") if (part := piece.strip()))

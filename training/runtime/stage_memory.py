@@ -16,7 +16,7 @@ from training.spec.scalar_types import parse_size
 STAGE_MEMORY: Final = Variable(
     name="NIGHTSHIFT_STAGE_MEMORY",
     kind="size",
-    default="half of the memory",
+    default="the memory divided by the slots; in a pod half of it",
     meaning="memory that a stage plans with: queries beyond their share of it spill to scratch: `4GiB` (docs/data.md)",
 )
 DEFAULT_SHARE: Final = 0.5

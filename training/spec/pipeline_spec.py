@@ -130,6 +130,10 @@ class PipelineSpec(Section):
     """First day of the schedule. Example: `2026-01-31`."""
     deadline: TimeOfDay | None = None
     """An alert goes out when a run is not done by then."""
+    priority: Annotated[int, Field(ge=1, le=100)] = 1
+    """How much earlier its tasks get a slot than those of other pipelines, where slots are scarce. A task's weight is this number times
+    its place in the run: 1 for the first task, 8 for `promote` after a `wait`. With 20, each task goes before all of pipelines with 1.
+    Unit: none."""
     retries: Retries = Field(default_factory=Retries)
     timeout: Timeout = Field(default_factory=Timeout)
     alerts: Alerts = Field(default_factory=Alerts)

@@ -1,31 +1,24 @@
 """Airflow's pools, one per resource: how many tasks of a kind run at once, over all pipelines.
 
-`pool_creation` makes them.
+`pool_creation` makes them, with the slots of `nightshift.slots`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Final
 
+from nightshift.slots import CPU, GPU, HOUSEKEEPING, TRAIN
 from training.spec import PipelineSpec
 from training.stage_table import TABLE, TRAININGS
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Pool:
-    """A pool of Airflow."""
-
-    name: str
-    slots: int
-    description: str
-
-
-CPU: Final = Pool(name="cpu", slots=4, description="Stages that read, check and measure")
-TRAIN: Final = Pool(name="train", slots=1, description="Trainings without an accelerator: each takes all cores that it is given")
-GPU: Final = Pool(name="gpu", slots=1, description="Trainings with an accelerator")
-
-POOLS: Final = (CPU, TRAIN, GPU)
+PURPOSES: Final[Mapping[str, str]] = {
+    CPU: "Stages that read, check and measure",
+    TRAIN: "Trainings without an accelerator",
+    GPU: "Trainings with an accelerator",
+    HOUSEKEEPING: "Hourly maintenance, which waits for no pipeline",
+}
+OTHERS: Final = "Named by a pipeline"
 
 
 def pool_of(spec: PipelineSpec, stage: str) -> str:
@@ -33,4 +26,4 @@ def pool_of(spec: PipelineSpec, stage: str) -> str:
     if stage not in TRAININGS:
         return TABLE[stage].pool
     placement = spec.train.placement
-    return placement.pool or (GPU.name if placement.gpus else TRAIN.name)
+    return placement.pool or (GPU if placement.gpus else TRAIN)

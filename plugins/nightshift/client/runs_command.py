@@ -251,6 +251,8 @@ def stage_line(stage: StageRun) -> str:
     found = [f"{name} {brief(value)}" for name, value in stage.scalars.items() if finite(value) is not None]
     if stage.reused_from:
         found.insert(0, f"reused from {stage.reused_from}")
+    if stage.waits_for:
+        found.insert(0, f"waits for {stage.waits_for}")
     return f"{stage.name:<10}{stage.state or 'waits':<16}{seconds:>10}  {', '.join(found[:4])}".rstrip()
 
 

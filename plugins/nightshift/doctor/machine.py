@@ -14,12 +14,12 @@ from urllib.parse import unquote, urlsplit
 from nightshift.doctor.findings import Finding, Installation, bad, good
 from nightshift.execution.gpus import CPU_BUILD, DEVICES, local_gpus
 from nightshift.mlflow_account import CREDENTIALS_FILE
+from nightshift.settings import LOCAL
 from training.installation import GPUS
 
 MIN_FREE_BYTES: Final = 5 * 2**30
 """A run of the largest example writes less; a store that is full fails every run."""
 GIB: Final = 2**30
-LOCAL: Final = "local"
 
 
 def disk(place: Installation) -> Iterator[Finding]:

@@ -14,7 +14,8 @@ import httpx
 from nightshift.client import Client, client_of
 from nightshift.doctor.findings import Finding, Installation, bad, good
 from nightshift.mlflow_account import MLFLOW_PASSWORD, MLFLOW_USER, account_header, laptop_variables
-from nightshift.settings import LOCAL_HOST
+from nightshift.settings import LOCAL, LOCAL_HOST, SLOTS
+from nightshift.slots import CPU, TRAIN, num_cores, slots_by_pool
 from training.installation import TRACKING
 from training.spec.rules.names import ROLLBACK
 
@@ -67,6 +68,8 @@ def airflow(place: Installation) -> Iterator[Finding]:
         yield clock_of(client.server, health)
         yield from _plugin(client)
         yield from _dags(client)
+        if place.settings.backend == LOCAL:
+            yield pools(client, slots_by_pool(place.settings), num_cores())
 
 
 def _components(server: str, health: Mapping[str, Mapping[str, str | None] | None]) -> Iterator[Finding]:
@@ -122,6 +125,21 @@ def _dags(client: Client) -> Iterator[Finding]:
             f"there is no DAG {ROLLBACK!r}: models cannot be rolled back in Airflow",
             hint="copy dags/rollback.py to the DAGs folder",
         )
+
+
+def pools(client: Client, wanted: Mapping[str, int], cores: int) -> Finding:
+    """Compare the slots of the pools of stages with the cores of this machine, where the stages run.
+
+    Args:
+        wanted: slots of a pool that the first run has not made yet.
+    """
+    found = {str(each["name"]): int(each["slots"]) for each in client.airflow("GET", "/pools", params={"limit": 100}).json()["pools"]}
+    slots = {name: found[name] if name in found else wanted[name] for name in (CPU, TRAIN)}
+    message = f"the pools {' and '.join(f'{name} ({number})' for name, number in slots.items())} are for a machine with {cores} cores"
+    if 2 * sum(slots.values()) < cores:
+        hint = f"set {SLOTS.name}, or delete these pools in Airflow: the next run makes them by the machine's cores and memory"
+        return bad("pools", f"{message}, and use less than half of them", hint=hint)
+    return good("pools", message)
 
 
 def _account(place: Installation) -> dict[str, str]:

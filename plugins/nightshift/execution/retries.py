@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
-from airflow.sdk import RetryAction
+from airflow.sdk import RetryAction, WeightRule
 from airflow.sdk.definitions.retry_policy import RetryDecision, RetryPolicy
 from airflow.sdk.exceptions import AirflowException, AirflowRuntimeError, ErrorType
 
@@ -27,6 +27,8 @@ class TaskArguments(TypedDict, total=False):
     """Arguments of every operator of a pipeline."""
 
     owner: str
+    weight_rule: WeightRule
+    priority_weight: int
     retries: int
     retry_delay: timedelta
     retry_policy: RetryPolicy

@@ -11,7 +11,9 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from nightshift.settings import Settings
+from nightshift.slots import stage_share_bytes
 from training.installation import MODEL_PATH, OF_CLOUDS, OF_LIBRARIES, OF_STAGES, OF_SYSTEM, STOP_NOTICE, THREADS, Variable
+from training.runtime.stage_memory import STAGE_MEMORY
 from training.spec import PipelineSpec
 from training.spec.descriptors.sources import SOURCES
 from training.stage_table import TABLE, TRAININGS, Need
@@ -25,6 +27,7 @@ WAIT_POLICY: Final = Variable(
 GLOO_INTERFACE: Final = Variable(
     name="GLOO_SOCKET_IFNAME", default="`lo`", set_by="others", meaning="gloo: network device by which the ranks of a training meet"
 )
+MEBIBYTE: Final = 2**20
 GRACE_SECONDS: Final = 4.0
 """Between TERM and KILL: Airflow leaves five."""
 OF_TRAININGS: Final = ("NCCL_", "GLOO_")
@@ -61,6 +64,7 @@ def stage_environment(settings: Settings, stage: str, spec: PipelineSpec, inheri
         STOP_NOTICE.name: f"{GRACE_SECONDS:g}",
         "PYTHONUNBUFFERED": "1",
         "PYTHONHASHSEED": "0",
+        STAGE_MEMORY.name: STAGE_MEMORY.text(source) or f"{stage_share_bytes(settings) // MEBIBYTE}MiB",
         "OMP_NUM_THREADS": THREADS.text(source) or "1",
         # Threads that wait for each other sleep: by default they spin, on busy cores for up to 47 times the CPU of the work itself.
         "OMP_WAIT_POLICY": WAIT_POLICY.text(source) or "PASSIVE",

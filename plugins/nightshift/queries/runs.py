@@ -23,6 +23,7 @@ from sqlalchemy import Select, select
 from sqlalchemy.exc import IntegrityError, OperationalError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
+from nightshift.queries.pool_queue import awaited_by
 from nightshift.queries.schemas import Artifact, Pipeline, Run, RunState, RunSummary, StageRun
 from nightshift.settings import Settings
 from training.contracts import ContractError, JsonObject, StageResult, require_result
@@ -109,7 +110,7 @@ def run(name: str, run_id: str) -> Run:
         values = _returned(session, name, run_id)
         order = {task_id: place for place, task_id in enumerate(_chain())}
         stages = sorted(
-            (_stage(task, values.get(task.task_id)) for task in tasks), key=lambda stage: (order.get(stage.name, 99), stage.name)
+            (_stage(session, task, values.get(task.task_id)) for task in tasks), key=lambda stage: (order.get(stage.name, 99), stage.name)
         )
         return _run(found, values.get(RESOLVE), stages)
 
@@ -322,11 +323,12 @@ def _checkpoint(parameters: JsonObject) -> str | None:
     return digest if isinstance(digest, str) else None
 
 
-def _stage(task: TaskInstance, value: Any) -> StageRun:
+def _stage(session: Session, task: TaskInstance, value: Any) -> StageRun:
     result = _result(task.task_id, value)
     return StageRun(
         name=task.task_id,
         state=task.state,
+        waits_for=awaited_by(session, task),
         try_number=task.try_number,
         started_at=task.start_date,
         ended_at=task.end_date,

@@ -67,6 +67,7 @@ class StageRun(Record):
 
     name: str
     state: str | None = Field(description="Airflow's state of the task; null: it is not scheduled yet.")
+    waits_for: str | None = Field(description="A slot of its pool, or a process; null: it has started, or other tasks come first.")
     try_number: int
     started_at: datetime | None
     ended_at: datetime | None

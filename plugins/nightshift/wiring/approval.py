@@ -15,13 +15,14 @@ from typing import Final
 from airflow.sdk import DAG, Param, TriggerRule
 
 from nightshift.airflow_ext.assets import REQUESTED, model_asset
-from nightshift.airflow_ext.pools import CPU
 from nightshift.execution.retries import TaskArguments
 from nightshift.operators.approval import AnswerOperator, AskOperator, with_refusals
 from nightshift.queries.approval_question import ASK
+from nightshift.slots import CPU
 from nightshift.wiring.task_classes import task_class
 from training.spec import PipelineSpec
 from training.spec.rules.names import APPROVAL_SUFFIX, HELPER_TAG
+from training.stage_table import STAGES
 
 MAX_RUNS: Final = 16
 """Requests that may be open at a time: older ones are superseded within seconds, so there are never many."""
@@ -46,13 +47,15 @@ def approval_dag(spec: PipelineSpec, common: TaskArguments) -> DAG:
         params={"request": Param(None, type=["null", "string"], description="Key of the request in the ledger; empty: the newest one.")},
     )
     with dag:
-        ask = AskOperator(task_id=ASK, spec=spec, pool=CPU.name, **with_refusals(common))
+        # A person waits: with this weight, its tasks are next to those that end a run.
+        common = {**common, "priority_weight": spec.priority * len(STAGES)}
+        ask = AskOperator(task_id=ASK, spec=spec, pool=CPU, **with_refusals(common))
         answering, arguments = task_class(AnswerOperator, "promote", spec)
         ask >> answering(
             task_id="promote",
             model=model,
             alerts=spec.alerts,
-            pool=CPU.name,
+            pool=CPU,
             trigger_rule=TriggerRule.ALL_DONE,
             spec=spec,
             **arguments,

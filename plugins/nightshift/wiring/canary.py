@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 from airflow.sdk import DAG
 
 from nightshift.airflow_ext.assets import CANARY, model_asset
-from nightshift.airflow_ext.pools import CPU
 from nightshift.execution.retries import TaskArguments
 from nightshift.operators.canary_runs import NextCanaryRunOperator
 from nightshift.operators.promotion import CanaryDecisionOperator
 from nightshift.operators.resolve_canary import ResolveCanary
+from nightshift.slots import CPU
 from nightshift.wiring.chain import first_tasks, stage_tasks
 from nightshift.wiring.task_classes import task_class
 from nightshift.wiring.trigger_params import param_of, set_params
@@ -54,9 +54,9 @@ def canary_dag(spec: PipelineSpec, spec_path: Path, common: TaskArguments) -> DA
         first = first_tasks(spec, spec_path, common, operator=ResolveCanary, model=spec.promote.model)
         look = stage_tasks(spec, (*upstream(STAGE), STAGE), common, after=first)
         deciding, arguments = task_class(CanaryDecisionOperator, "promote", spec)
-        promote = deciding(task_id="promote", model=spec.promote.model, alerts=spec.alerts, pool=CPU.name, **arguments, **common)
+        promote = deciding(task_id="promote", model=spec.promote.model, alerts=spec.alerts, pool=CPU, **arguments, **common)
         next_look = NextCanaryRunOperator(
-            task_id="next_look", model=spec.promote.model, schedule=rules.schedule, timezone=spec.timezone, pool=CPU.name, **common
+            task_id="next_look", model=spec.promote.model, schedule=rules.schedule, timezone=spec.timezone, pool=CPU, **common
         )
         look >> promote >> next_look
         # Runs after a failed look too, or one that a user ended, and a run's state is that of the look.

@@ -8,12 +8,13 @@ from typing import Any
 
 from airflow.sdk import BaseOperator
 
-from nightshift.airflow_ext.pools import CPU, pool_of
+from nightshift.airflow_ext.pools import pool_of
 from nightshift.execution.retries import TaskArguments
 from nightshift.operators.resolve import ResolveOperator
 from nightshift.operators.stage import StageOperator
 from nightshift.operators.wait import WAIT, WaitForData
 from nightshift.resolved_run import RESOLVE
+from nightshift.slots import CPU
 from nightshift.wiring.task_classes import task_class
 from training.spec import PipelineSpec
 
@@ -27,9 +28,9 @@ def first_tasks(
         common: arguments of every operator of the pipeline.
         operator: of `resolve`, with its further `arguments`.
     """
-    last: BaseOperator = operator(task_id=RESOLVE, spec_path=str(spec_path), pool=CPU.name, **arguments, **common)
+    last: BaseOperator = operator(task_id=RESOLVE, spec_path=str(spec_path), pool=CPU, **arguments, **common)
     if spec.data.has_partitions:
-        wait = WaitForData(task_id=WAIT, wait=spec.data.source.wait, pool=CPU.name, **common)
+        wait = WaitForData(task_id=WAIT, wait=spec.data.source.wait, pool=CPU, **common)
         last >> wait
         last = wait
     return last

@@ -12,12 +12,12 @@ from typing import Final
 
 from airflow.sdk import DAG, CronTriggerTimetable
 
-from nightshift.airflow_ext.pools import CPU
 from nightshift.operators.approval_expiry import ExpireOperator
 from nightshift.operators.canary_runs import MissedCanaryRunsOperator
 from nightshift.operators.cleaning import CleanHomeOperator, CollectOperator
 from nightshift.operators.metrics import CopyMetricsOperator
 from nightshift.operators.repair import RepairOperator
+from nightshift.slots import HOUSEKEEPING as POOL
 from nightshift.wiring.task_classes import task_class
 from training.spec.rules.names import HELPER_TAG, HOUSEKEEPING
 from training.stage_table import REPAIR
@@ -39,11 +39,11 @@ def housekeeping_dag() -> DAG:
         tags=["nightshift", HELPER_TAG],
     )
     with dag:
-        expire = ExpireOperator(task_id="expire", pool=CPU.name, retries=2)
+        expire = ExpireOperator(task_id="expire", pool=POOL, retries=2)
         repairing, arguments = task_class(RepairOperator, REPAIR, None)
-        expire >> repairing(task_id=REPAIR, pool=CPU.name, retries=2, **arguments)
-        CollectOperator(task_id="collect", pool=CPU.name, retries=2, execution_timeout=COLLECTION_LIMIT)
-        CleanHomeOperator(task_id="clean", pool=CPU.name, retries=2)
-        CopyMetricsOperator(task_id="metrics", pool=CPU.name, retries=2)
-        MissedCanaryRunsOperator(task_id="canary_looks", pool=CPU.name, retries=2)
+        expire >> repairing(task_id=REPAIR, pool=POOL, retries=2, **arguments)
+        CollectOperator(task_id="collect", pool=POOL, retries=2, execution_timeout=COLLECTION_LIMIT)
+        CleanHomeOperator(task_id="clean", pool=POOL, retries=2)
+        CopyMetricsOperator(task_id="metrics", pool=POOL, retries=2)
+        MissedCanaryRunsOperator(task_id="canary_looks", pool=POOL, retries=2)
     return dag

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from airflow.sdk import DAG
+from airflow.sdk import DAG, WeightRule
 from airflow.sdk.definitions.callback import SyncCallback
 from airflow.sdk.definitions.deadline import DeadlineAlert
 
@@ -122,6 +122,9 @@ def _of_all_tasks(spec: PipelineSpec) -> TaskArguments:
     retries, alerts = spec.retries, spec.alerts
     return {
         "owner": spec.owner,
+        # Runs that are nearly done go first: a decision is worth more than one more run that has begun.
+        "weight_rule": WeightRule.UPSTREAM,
+        "priority_weight": spec.priority,
         # The sum of both budgets; the policy ends the task when the user's part is spent.
         "retries": retries.failures + retries.infrastructure,
         "retry_delay": retries.backoff,

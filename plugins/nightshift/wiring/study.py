@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG, BaseOperator, Param
 
-from nightshift.airflow_ext.pools import CPU, pool_of
+from nightshift.airflow_ext.pools import pool_of
 from nightshift.execution.retries import TaskArguments
 from nightshift.operators.study import PLAN, TRIALS, TUNE, PlanOperator, TrialsOperator, TuneOperator
+from nightshift.slots import CPU
 from nightshift.wiring.chain import first_tasks, stage_tasks
 from nightshift.wiring.task_classes import task_class
 from nightshift.wiring.trigger_params import set_params
@@ -34,11 +35,11 @@ def study_tasks(spec: PipelineSpec, common: TaskArguments, *, after: Any) -> Bas
         common: arguments of every operator of the pipeline.
         after: task that they come after.
     """
-    plan = PlanOperator(task_id=PLAN, pool=CPU.name, **common)
+    plan = PlanOperator(task_id=PLAN, pool=CPU, **common)
     worker, arguments = task_class(TrialsOperator, TRIAL, spec)
     trials = worker.partial(task_id=TRIALS, pool=pool_of(spec, TRIAL), **arguments, **common).expand(worker=plan.output)
     summing, arguments = task_class(TuneOperator, TUNE, spec)
-    tune = summing(task_id=TUNE, pool=CPU.name, **arguments, **common)
+    tune = summing(task_id=TUNE, pool=CPU, **arguments, **common)
     after >> plan >> trials >> tune
     return tune
 

@@ -27,17 +27,24 @@ def write_log(settings: Settings, view: TaskView, *events: dict[str, Any]) -> Pa
 
 
 def test_running_task_has_its_seconds_so_far_and_an_ended_one_its_own() -> None:
-    running = {"task_id": "train", "state": "running", "try_number": 1, "start_date": "2026-02-01T02:00:00Z", "duration": 99.0}
+    running = {
+        "task_id": "train",
+        "state": "running",
+        "try_number": 1,
+        "start_date": "2026-02-01T02:00:00Z",
+        "duration": 99.0,
+        "pool": "cpu",
+    }
     ended = {**running, "state": "success", "duration": 12.5}
-    waiting = {"task_id": "promote", "state": None, "try_number": 0, "start_date": None, "duration": None}
+    waiting = {"task_id": "promote", "state": None, "try_number": 0, "start_date": None, "duration": None, "pool": "cpu"}
 
-    assert TaskView.of(running, NOW) == TaskView("train", "running", 1, 30.0)
+    assert TaskView.of(running, NOW) == TaskView("train", "running", 1, 30.0, "cpu")
     assert TaskView.of(ended, NOW).seconds == 12.5
-    assert TaskView.of(waiting, NOW) == TaskView("promote", "scheduled", 0, 0.0)
+    assert TaskView.of(waiting, NOW) == TaskView("promote", "none", 0, 0.0, "cpu")
 
 
 def test_failure_text_is_what_the_exception_said(settings: Settings) -> None:
-    view = TaskView("validate", "failed", 2, 3.0)
+    view = TaskView("validate", "failed", 2, 3.0, "cpu")
     error = {
         "level": "error",
         "event": "Task failed with exception",
@@ -49,26 +56,26 @@ def test_failure_text_is_what_the_exception_said(settings: Settings) -> None:
 
 
 def test_failure_text_without_an_exception_is_the_last_error(settings: Settings) -> None:
-    view = TaskView("validate", "failed", 1, 3.0)
+    view = TaskView("validate", "failed", 1, 3.0, "cpu")
     write_log(settings, view, {"level": "error", "event": "first"}, {"level": "critical", "event": "last"})
 
     assert failure_text(settings, "search_ranking", RUN, view) == "last"
 
 
 def test_failure_before_the_first_line_of_log_gives_the_state_and_where_to_look(settings: Settings) -> None:
-    text = failure_text(settings, "search_ranking", RUN, TaskView("validate", "failed", 1, 0.0))
+    text = failure_text(settings, "search_ranking", RUN, TaskView("validate", "failed", 1, 0.0, "cpu"))
     assert text == f"it ended before its first line of log (state failed); see {settings.home}/logs/scheduler.log"
 
 
 def test_failure_without_an_error_in_its_log_gives_the_state_and_the_log(settings: Settings) -> None:
-    view = TaskView("validate", "failed", 1, 0.0)
+    view = TaskView("validate", "failed", 1, 0.0, "cpu")
     path = write_log(settings, view, {"level": "info", "event": "start"})
     text = failure_text(settings, "search_ranking", RUN, view)
     assert text == f"its log ends without an error, as after a kill (state failed): {path}"
 
 
 def test_long_log_is_read_from_its_end_and_a_half_written_line_is_left_out(settings: Settings) -> None:
-    view = TaskView("train", "running", 1, 3.0)
+    view = TaskView("train", "running", 1, 3.0, "cpu")
     events = [{"event": f"step {number}", "level": "info"} for number in range(2000)]
     path = write_log(settings, view, *events)
     assert path.stat().st_size > 2 * TAIL_BYTES
@@ -100,7 +107,14 @@ class OneRun:
 
 
 def task(task_id: str, state: str, try_number: int = 1) -> dict[str, Any]:
-    return {"task_id": task_id, "state": state, "try_number": try_number, "start_date": "2026-02-01T02:00:00Z", "duration": 1.5}
+    return {
+        "task_id": task_id,
+        "state": state,
+        "try_number": try_number,
+        "start_date": "2026-02-01T02:00:00Z",
+        "duration": 1.5,
+        "pool": "cpu",
+    }
 
 
 def test_each_stage_is_printed_once_in_the_order_of_the_chain(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +133,7 @@ def test_each_stage_is_printed_once_in_the_order_of_the_chain(settings: Settings
 
 def test_failed_try_is_reported_with_its_reason(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("devstack.run_progress.POLL_SECONDS", 0)
-    write_log(settings, TaskView("train", "up_for_retry", 1, 0.0), {"level": "error", "event": "the store does not answer"})
+    write_log(settings, TaskView("train", "up_for_retry", 1, 0.0, "cpu"), {"level": "error", "event": "the store does not answer"})
     moments = ("running", [task("train", "up_for_retry", 1)]), ("success", [task("train", "success", 2)])
     said: list[str] = []
 
@@ -134,6 +148,7 @@ WAITS = [
     ("queued", [], "waiting for an earlier run of this pipeline to end"),
     ("running", [], "waiting for Airflow to end the run"),
     ("running", [task("ingest", "success"), task("train", "queued", 0)], "train waits for a worker"),
+    ("running", [task("ingest", "success"), task("validate", "scheduled", 0)], "validate waits for a slot of the pool cpu"),
     ("running", [task("wait", "up_for_reschedule")], "wait waits"),
     ("running", [task("train", "up_for_retry")], "train is retried soon"),
     ("running", [task("ingest", "success")], "waiting for Airflow to end the run"),

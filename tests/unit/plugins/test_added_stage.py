@@ -56,7 +56,7 @@ work = work_of("profile", resolved, {"dataset": dataset}, nonce="", settings=set
 print("code", "training/stages/profile.py" in work.code.files)
 task = StageTask(run=run, resolved=resolved, work=work, operator=added, context={}, say=print, warn=print)
 result = backend_of(settings).run(task)
-print("summary", _stage_line(TaskView("profile", "success", 1, 2.0), result))
+print("summary", _stage_line(TaskView("profile", "success", 1, 2.0, "cpu"), result))
 Cluster.model_validate({"namespace": "n", "image": "i", "resources": {"profile": {"cpus": 2}}})
 """
 

@@ -56,6 +56,7 @@ def test_all_problems_are_reported_at_once_without_secrets() -> None:
         "NIGHTSHIFT_DATABASE": "mysql://ada:hunter22@host/db",
         "NIGHTSHIFT_AIRFLOW_PORT": "80800",
         "NIGHTSHIFT_MODEL_PACKAGES": "a.b",
+        "NIGHTSHIFT_SLOTS": "cpu:4,train:0",
         "MLFLOW_TRACKING_URI": "http://",
     }
     with pytest.raises(SpecError) as caught:
@@ -66,6 +67,7 @@ def test_all_problems_are_reported_at_once_without_secrets() -> None:
         ("NIGHTSHIFT_DATABASE", "settings.database"),
         ("NIGHTSHIFT_AIRFLOW_PORT", "settings.port"),
         ("NIGHTSHIFT_MODEL_PACKAGES", "settings.packages"),
+        ("NIGHTSHIFT_SLOTS", "settings.slots"),
         ("MLFLOW_TRACKING_URI", "settings.mlflow"),
     }
     assert "hunter22" not in str(caught.value)

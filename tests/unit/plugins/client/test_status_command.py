@@ -9,11 +9,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from airflow.models import TaskInstance  # noqa: TID251 - what the server reads
+from airflow.models import Pool, TaskInstance  # noqa: TID251 - what the server reads
 from airflow.utils.session import create_session
 from fastapi import Request
 from fastapi.responses import JSONResponse
-from sqlalchemy import update
+from sqlalchemy import delete, update
 
 from nightshift.client import logs_command
 from nightshift.client.client import Client
@@ -73,6 +73,27 @@ def test_status_of_a_run_is_the_run_with_its_stages(capsys: pytest.CaptureFixtur
     runs(["show", RUN])
     assert capsys.readouterr().out == printed
     assert status([FAILED]) == 1
+
+
+@pytest.mark.parametrize(
+    ("slots", "state", "words"),
+    [
+        (1, "scheduled", "waits for one of 1 slots of the pool nights; tasks that go before it: 1"),
+        (9, "scheduled", "waits for the scheduler, which starts it next"),
+        (1, "queued", "waits for a process that runs it"),
+    ],
+)
+@pytest.mark.usefixtures("server")
+def test_a_waiting_task_says_for_what(capsys: pytest.CaptureFixture[str], slots: int, state: str, words: str) -> None:
+    with create_session() as session:
+        session.execute(delete(Pool).where(Pool.pool == "nights"))
+        session.add(Pool(pool="nights", slots=slots, description="", include_deferred=False))
+        of_the_run = update(TaskInstance).where(TaskInstance.dag_id == "search_ranking", TaskInstance.run_id == DONE)
+        for task_id, now in (("ingest", state), ("evaluate", "running"), ("promote", "scheduled")):
+            session.execute(of_the_run.where(TaskInstance.task_id == task_id).values(state=now, pool="nights"))
+    status([RUN])
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("ingest"))
+    assert words in line
 
 
 def airflow_log(server: Server, chunks: list[tuple[list[Any], str | None]]) -> list[dict[str, str]]:

@@ -12,6 +12,7 @@ import pytest
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
+from nightshift.client import client_of
 from nightshift.doctor import command as doctor
 from nightshift.doctor import services
 from nightshift.doctor.findings import Finding, Installation, bad, good
@@ -34,6 +35,7 @@ class Airflow:
             "/version": {"version": "3.3.2"},
             "/importErrors": {"import_errors": []},
             "/dags": {"dags": [{"dag_id": "rollback"}]},
+            "/pools": {"pools": [{"name": "cpu", "slots": 4}, {"name": "train", "slots": 1}]},
         }
 
         @app.get("/api/v2/{path:path}")
@@ -58,7 +60,7 @@ def wrong(found: Iterator[Finding]) -> list[Finding]:
 def test_nothing_is_wrong_with_a_sound_airflow(airflow: Airflow, place: Installation) -> None:
     found = list(services.airflow(place))
     assert wrong(iter(found)) == []
-    assert {each.check for each in found} == {"airflow", "clock", "plugin", "dags"}
+    assert {each.check for each in found} == {"airflow", "clock", "plugin", "dags", "pools"}
     assert any("shows this user 2 pipelines" in each.message for each in found)
 
 
@@ -85,6 +87,14 @@ def test_what_airflow_lacks_is_found_with_its_repair(
     (found,) = wrong(services.airflow(place))
     assert words in found.message
     assert hint in found.hint
+
+
+@pytest.mark.parametrize(("cores", "is_ok"), [(2, True), (10, True), (11, False), (64, False)])
+def test_pools_that_use_less_than_half_of_the_cores_are_found(airflow: Airflow, place: Installation, cores: int, is_ok: bool) -> None:
+    del airflow
+    with client_of(None, place.environ) as client:
+        found = services.pools(client, {}, cores)
+    assert (found.check, found.is_ok, "NIGHTSHIFT_SLOTS" in found.hint) == ("pools", is_ok, not is_ok)
 
 
 def test_a_clock_that_differs_is_found() -> None:

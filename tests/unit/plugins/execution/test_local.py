@@ -252,6 +252,15 @@ OWN = {
 }
 
 
+def test_a_stage_plans_with_its_share_of_the_memory_unless_the_installation_states_another(installation: Path) -> None:
+    del installation
+    given = {**OF_A_SERVICE, "NIGHTSHIFT_STAGE_MEMORY": "", "NIGHTSHIFT_SLOTS": "cpu:3,train:1"}
+    shared = stage_environment(Settings.from_environment(given), "train", SPEC, given)["NIGHTSHIFT_STAGE_MEMORY"]
+    assert shared == f"{memory_limit_bytes() // 4 // 2**20}MiB"
+    stated = stage_environment(Settings.from_environment(OF_A_SERVICE), "train", SPEC, OF_A_SERVICE)
+    assert stated["NIGHTSHIFT_STAGE_MEMORY"] == "4GiB"
+
+
 @pytest.mark.parametrize("stage", ALL_STAGES)
 def test_a_stage_gets_these_variables_and_no_other(installation: Path, stage: str) -> None:
     del installation
