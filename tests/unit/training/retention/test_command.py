@@ -83,11 +83,11 @@ def test_minutes_for_days_are_refused(tmp_path: Path, key: str) -> None:
 
 
 def test_dry_run_prints_bytes_by_kind_and_deletes_nothing(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    store.manifests.put_files("snapshot", {"t": b"x" * 20_000}, {})
+    store.manifests.put_files("snapshot", {"t": b"x" * 100_000}, {})
     assert main([]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["kind", "kept", "to", "be", "deleted", "later", "would", "be", "deleted", "now"]
-    assert [line.split() for line in lines if line.startswith("snapshot")] == [["snapshot", "0.00", "MB", "0.02", "MB", "0.00", "MB"]]
+    assert [line.split() for line in lines if line.startswith("snapshot")] == [["snapshot", "0.00", "MB", "0.10", "MB", "0.00", "MB"]]
     assert store.bucket.list("condemned") == []
 
 

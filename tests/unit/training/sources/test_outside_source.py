@@ -55,9 +55,9 @@ def test_a_source_of_one_file_makes_a_dataset_in_processes_that_cover_its_code(s
     assert part["source_version"] == f"sha256:{manifest.files['orders/2026-01-06-00000.parquet'].digest}"
     validation = shop.stage(validate, site, {"snapshot": snapshot.artifact_uri}, {"previous_snapshot": None, "suites": {}})
     dataset = shop.stage(prepare, site, {"snapshot": snapshot.artifact_uri, "validation": validation.artifact_uri}, {})
-    frame = shop.store.manifests.get(dataset.artifact_uri, kind="dataset").files["frame/00000.parquet"]
-    shop.store.objects.fetch(frame.digest, shop.folder / "frame.parquet")
-    assert pq.read_table(shop.folder / "frame.parquet").column("weekday_name").to_pylist()[-1] == "tue"
+    made = shop.store.manifests.get(dataset.artifact_uri, kind="dataset")
+    folder = shop.store.manifests.fetch(made, shop.folder / "dataset", ["frame/00000.parquet"])
+    assert pq.read_table(folder / "frame/00000.parquet").column("weekday_name").to_pylist()[-1] == "tue"
 
 
 def test_a_changed_day_is_other_work_and_is_refused_by_its_listed_version(shop: Shop) -> None:

@@ -117,8 +117,9 @@ class Reader:
             if "/manifests/" not in uri:
                 self._store.objects.get_bytes(uri.rsplit("/", 1)[-1])
                 return
-            for entry in self._store.manifests.get(uri).files.values():
-                assert len(self._store.objects.get_bytes(entry.digest)) == entry.size_bytes
+            manifest = self._store.manifests.get(uri)
+            for name, entry in manifest.files.items():
+                assert len(self._store.manifests.read(manifest, name)) == entry.size_bytes
 
 
 @contextmanager

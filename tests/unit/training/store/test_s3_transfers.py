@@ -16,6 +16,7 @@ from training.store import open_bucket as opening
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("files_are_objects")
 def test_a_third_of_slow_downs_changes_no_digest(s3_store: Store, proxy: FaultProxy) -> None:
     proxy.slow_down_share = 0.3
     files = {f"part-{number}": os.urandom(2000) for number in range(50)}
