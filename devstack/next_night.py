@@ -14,7 +14,7 @@ from datetime import date, datetime, time, timedelta
 from typing import Final
 from zoneinfo import ZoneInfo
 
-from training.contracts import ExitCode, Instant, JsonObject
+from training.contracts import ExitCode, Instant, JsonObject, instant_of, instant_text
 from training.errors import NightshiftError, Problem, SpecError, shown
 from training.spec import PipelineSpec, slot_of_day
 from training.spec.schedule.instants import next_slot
@@ -76,7 +76,8 @@ def next_night(spec: PipelineSpec, runs: Sequence[PastRun], *, wanted: date | No
     if day is None:
         return Night(f"by-hand-{now:%Y-%m-%dT%H%M%S}", None)
     same = [(run, int(match[2] or 1)) for run, match in past if match[1] == day.isoformat()]
-    as_of = slot_of(spec, day)
+    # With a fixed offset: an instant in the hour that a zone repeats equals none of another zone.
+    as_of = instant_of(instant_text(slot_of(spec, day)))
     if same and same[0][0].state in ACTIVE_STATES:
         return Night(same[0][0].run_id, as_of, running_already=True)
     number = max((number for _run, number in same), default=0) + 1
