@@ -175,8 +175,9 @@ def test_a_models_life(story: Story) -> None:
         assert words in shown
     report = story.installation.links(MODEL, "night-2", "evaluate")["Report"]
     assert report is not None
-    page = story.installation.store.objects.get_bytes(report.rsplit("/", 1)[-1]).decode()
-    assert "needs approval" in page.lower()
+    page = story.installation.store.reports.find(MODEL, report.rsplit("/", 1)[-1])
+    assert page is not None
+    assert "needs approval" in page.decode().lower()
     client = MlflowClient(story.installation.mlflow_uri)
     lives = {str(v.version): v.tags["lifecycle"] for v in client.search_model_versions(f"name = '{MODEL}'")}
     assert lives == {"1": "champion", "2": "archived", "3": "candidate", "4": "archived"}

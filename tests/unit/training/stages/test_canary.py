@@ -112,9 +112,9 @@ def test_canary_waits_on_rows_of_one_class(tmp_path: Path) -> None:
     parameters = {"canary": made(seats["good"], 3), "champion": seats["blind"], "canary_since": (AS_OF - timedelta(days=2)).isoformat()}
     result = bench.stage("canary", {"dataset": bench.dataset_uri}, parameters, work="one class")
     manifest = bench.store.manifests.get(result.artifact_uri, kind="evaluation")
-    record = json.loads(bench.store.objects.get_bytes(manifest.files["metrics.json"].digest))
+    record = json.loads(bench.store.manifests.read(manifest, "metrics.json"))
     assert record["without_value"]["auc"] == "one class only"
-    page = bench.store.objects.get_bytes(result.reports["canary"].rsplit("/", 1)[-1]).decode()
+    page = bench.store.reports.get(result.reports["canary"]).decode()
     assert "</span> Waiting</h2>" in page
     assert "auc cannot be computed yet on the rows that have labels: one class only" in page
 
