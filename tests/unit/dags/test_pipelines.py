@@ -317,6 +317,7 @@ def test_the_form_shows_what_the_spec_says(ranking: DAG) -> None:
     assert ranking.params.dump() == {
         "as_of": None,
         "force": False,
+        "promote": True,
         "snapshot": None,
         "registration": None,
         "train": {

@@ -61,14 +61,14 @@ def text_of(settings: Settings, views: list[TaskView], *results: StageResult) ->
 def test_each_stage_has_its_time_rows_rate_and_attempts(settings: Settings) -> None:
     done = result("ingest", scalars={"rows": 600_000, "files": 30}, attempts=3)
 
-    text = text_of(settings, [TaskView("ingest", "success", 1, 2.5)], done)
+    text = text_of(settings, [TaskView("ingest", "success", 1, 2.5, "cpu")], done)
 
     line = next(line for line in text.splitlines() if line.startswith("ingest"))
     assert line.split() == ["ingest", "2.5", "s", "600,000", "300,000", "3", "attempts,", "files", "30"]
 
 
 def test_straggler_of_a_training_is_told_beside_its_loss(settings: Settings) -> None:
-    view = [TaskView("train", "success", 1, 3.0)]
+    view = [TaskView("train", "success", 1, 3.0, "cpu")]
     told = {"steps": 90, "stragglers": "rank 1 (node b): 2.1 times, step 40"}
     assert text_of(settings, view, result("train", scalars=told)).count("steps 90, stragglers rank 1 (node b): 2.1 times, step 40") == 1
     assert "stragglers" not in text_of(settings, view, result("train", scalars={"steps": 90}))
@@ -77,14 +77,14 @@ def test_straggler_of_a_training_is_told_beside_its_loss(settings: Settings) -> 
 def test_reused_stage_names_the_run_that_did_the_work(settings: Settings) -> None:
     reused = result("ingest", scalars={"rows": 600_000}, reused_from=EARLIER)
 
-    text = text_of(settings, [TaskView("ingest", "success", 1, 0.2)], reused)
+    text = text_of(settings, [TaskView("ingest", "success", 1, 0.2, "cpu")], reused)
 
     assert "reused from night-2026-02-01" in text
     assert "300,000" not in text
 
 
 def test_failed_run_ends_with_task_reason_and_log(settings: Settings) -> None:
-    text = text_of(settings, [TaskView("validate", "failed", 2, 3.0), TaskView("train", "upstream_failed", 0, 0.0)])
+    text = text_of(settings, [TaskView("validate", "failed", 2, 3.0, "cpu"), TaskView("train", "upstream_failed", 0, 0.0, "cpu")])
 
     assert "validate failed: it ended before its first line of log (state failed)" in text
     assert f"its log: {settings.home}/airflow/logs/dag_id={DAG}/run_id={RUN}/task_id=validate/attempt=2.log" in text
@@ -94,7 +94,7 @@ def test_reports_are_saved_as_files_with_a_name(settings: Settings) -> None:
     store = Store(settings.store_uri)
     uri = store.reports.put(DAG, b"<html>all is well</html>")
 
-    text = text_of(settings, [TaskView("validate", "success", 1, 3.0)], result("validate", reports={"validation": uri}))
+    text = text_of(settings, [TaskView("validate", "success", 1, 3.0, "cpu")], result("validate", reports={"validation": uri}))
 
     path = settings.home / "reports" / DAG / RUN / "validation.html"
     assert path.read_bytes() == b"<html>all is well</html>"
@@ -106,7 +106,7 @@ def test_report_of_a_validation_that_failed_is_saved_too(settings: Settings) -> 
     uri = store.reports.put(DAG, b"<html>3 checks failed</html>")
     store.run_ref(DAG, RUN, "reports/validation").move(uri, expected=0)
 
-    text = text_of(settings, [TaskView("validate", "failed", 1, 3.0)])
+    text = text_of(settings, [TaskView("validate", "failed", 1, 3.0, "cpu")])
 
     path = settings.home / "reports" / DAG / RUN / "validation.html"
     assert path.read_bytes() == b"<html>3 checks failed</html>"
@@ -118,7 +118,7 @@ def test_report_of_an_earlier_try_gives_way_to_that_of_the_result(settings: Sett
     earlier, now = (store.reports.put(DAG, page) for page in (b"failed", b"passed"))
     store.run_ref(DAG, RUN, "reports/validation").move(earlier, expected=0)
 
-    text = text_of(settings, [TaskView("validate", "success", 2, 3.0)], result("validate", reports={"validation": now}))
+    text = text_of(settings, [TaskView("validate", "success", 2, 3.0, "cpu")], result("validate", reports={"validation": now}))
 
     assert (settings.home / "reports" / DAG / RUN / "validation.html").read_bytes() == b"passed"
     assert text.count("report    ") == 1
@@ -130,7 +130,7 @@ def test_decision_says_which_version_is_champion(settings: Settings, champion: s
     uri, _ = Store(settings.store_uri).manifests.put_files("decision", {}, meta)
     decided = result("promote", artifact_uri=uri, scalars={"model": DAG, "champion_version": champion})
 
-    text = text_of(settings, [TaskView("promote", "success", 1, 3.0)], decided)
+    text = text_of(settings, [TaskView("promote", "success", 1, 3.0, "cpu")], decided)
 
     assert f"version   2 (1.0.1) of search_ranking, {words}\n" in text
 
@@ -142,7 +142,7 @@ def test_comparison_has_the_best_naive_baseline_beside_model_and_champion(settin
     uri, _ = store.manifests.put_files("evaluation", {"metrics.json": b"{}"}, meta if naive is None else {**meta, "naive_baseline": naive})
     scalars = {"primary": "mae", "naive_baseline_gain": 4.2}
 
-    text = text_of(settings, [TaskView("evaluate", "success", 1, 3.0)], result("evaluate", artifact_uri=uri, scalars=scalars))
+    text = text_of(settings, [TaskView("evaluate", "success", 1, 3.0, "cpu")], result("evaluate", artifact_uri=uri, scalars=scalars))
 
     lines = [line.split() for line in text.splitlines()]
     if naive is None:
@@ -159,7 +159,9 @@ def test_gain_over_the_champion_has_its_sign_and_its_interval(settings: Settings
     comparison = {"gain": -0.0281074, "low": -0.04155, "high": -0.01467}
     meta = {"metrics": {"auc": 0.7}, "champion_metrics": {"auc": 0.73}, "comparison": comparison, "baseline": "champion"}
     uri, _ = Store(settings.store_uri).manifests.put_files("evaluation", {"metrics.json": b"{}"}, meta)
-    text = text_of(settings, [TaskView("evaluate", "success", 1, 3.0)], result("evaluate", artifact_uri=uri, scalars={"primary": "auc"}))
+    text = text_of(
+        settings, [TaskView("evaluate", "success", 1, 3.0, "cpu")], result("evaluate", artifact_uri=uri, scalars={"primary": "auc"})
+    )
     assert "auc gain over the champion -0.02811, interval -0.04155 to -0.01467" in text
 
 
@@ -177,7 +179,7 @@ def test_comparison_has_the_season_that_the_spec_names_and_the_warnings_where_an
     uri, _ = Store(settings.store_uri).manifests.put_files("evaluation", {"metrics.json": b"{}"}, meta)
     scalars = {"primary": "mae", "naive_baseline_gain": 4.2}
 
-    text = text_of(settings, [TaskView("evaluate", "success", 1, 3.0)], result("evaluate", artifact_uri=uri, scalars=scalars))
+    text = text_of(settings, [TaskView("evaluate", "success", 1, 3.0, "cpu")], result("evaluate", artifact_uri=uri, scalars=scalars))
 
     lines = [line.split() for line in text.splitlines()]
     assert ["metric", "new", "model", "champion", "last_value", "seasonal_14d"] in lines
