@@ -28,6 +28,7 @@ INSTALLATIONS: Final[tuple[tuple[str, ...], ...]] = (
         "rest/integration/test_story.py",
         "rest/integration/test_story_by_commands.py",
         "rest/integration/test_approval_in_a_browser.py",
+        "rest/integration/test_runs_without_promotion.py",
     ),
 )
 """The files on one installation, in this order: its start, its stop and its first night are paid once. Each takes minutes."""

@@ -63,7 +63,7 @@ FIRST_STEPS: Final = (1, 30, 90, 150)
 """After how many steps a training counts as under way."""
 REQUEST: Final = "/_REQUEST.json"
 TEMPLATE: Final = "training.runtime.template"
-PAIRS_OF_TEN_NIGHTS: Final = 7
+PAIRS_OF_TEN_NIGHTS: Final = 8
 """Of ten nights so many are disturbed twice."""
 
 

@@ -32,7 +32,7 @@ GUIDE = (CHECKOUT / "docs" / "data.md").read_text(encoding="utf-8")
         ("The header line has at most 1 MiB", csv_reader.MAX_HEADER_BYTES, MIB),
         ("One object per line in UTF-8, at most 16 MiB", jsonl_reader.MAX_LINE_BYTES, 16 * MIB),
         ("may take a quarter of the memory of the machine", size_limits.DEFAULT_SHARE, 0.25),
-        ("(default: half of the memory of the machine", stage_memory.DEFAULT_SHARE, 0.5),
+        ("in a pod: half of the pod's", stage_memory.DEFAULT_SHARE, 0.5),
         ("gets 40 % of it, at least 128 MiB", stage_memory.ENGINE_SHARE, 0.4),
         ("gets 40 % of it, at least 128 MiB", stage_memory.LEAST_ENGINE_BYTES, 128 * MIB),
         ("One block of whole keys, about a million rows", BLOCK_ROWS, MIB),
