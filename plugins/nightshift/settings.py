@@ -212,14 +212,16 @@ class _SettingsReader:
         return found
 
     def slots(self, variable: Variable) -> tuple[tuple[str, int], ...]:
-        found = []
+        found: dict[str, int] = {}
         for part in self._names(variable):
             match = _SLOTS.fullmatch(part)
             if match is None:
                 self._refuse("settings.slots", variable.name, f"{shown(part)} is not a pool with its slots", hint="write cpu:12,train:4")
+            elif match["pool"] in found:
+                self._refuse("settings.slots", variable.name, f"names the pool {match['pool']} twice", hint="name it once")
             else:
-                found.append((match["pool"], int(match["number"])))
-        return tuple(found)
+                found[match["pool"]] = int(match["number"])
+        return tuple(found.items())
 
     def _names(self, variable: Variable) -> tuple[str, ...]:
         return tuple(part for piece in variable.text(self._environ).split(",") if (part := piece.strip()))

@@ -31,7 +31,7 @@ def start_from_here() -> None:
     global _inherited_bytes, _stack_start
     folder = PROC / "self"
     _inherited_bytes = _numbers(folder / "status")["VmRSS"] * 1024
-    _stack_start = _fields(folder / "stat")[STACK_START]
+    _stack_start = stat_fields(folder)[STACK_START]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ def _read(pid: int) -> _Process | None:
     """Return what the kernel counts of a process; None where it has ended."""
     folder = PROC / str(pid)
     try:
-        stat = _fields(folder / "stat")
+        stat = stat_fields(folder)
         status = _numbers(folder / "status")
     except OSError:
         return None
@@ -119,10 +119,10 @@ def _read(pid: int) -> _Process | None:
     )
 
 
-def _fields(path: Path) -> list[str]:
-    """Return the fields of a `stat` of proc(5) from the third on."""
+def stat_fields(folder: Path) -> list[str]:
+    """Return the fields of a process's `stat` of proc(5) from the third on."""
     # The name is in parentheses, and may hold some of its own.
-    return path.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    return (folder / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
 
 
 def _numbers(path: Path) -> dict[str, int]:

@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 LIBRARIES: Final = tuple(
     "training.runtime.runner numpy sqlalchemy.orm duckdb pyarrow.dataset pyarrow.csv pandas alembic.command "
@@ -85,6 +85,9 @@ class Program:
             code = 0
         except SystemExit as err:
             code = err.code
+            if isinstance(code, str):
+                # As the interpreter does.
+                sys.stderr.write(f"{code}\n")
         except BaseException:
             traceback.print_exc()
         sys.stdout.flush()
@@ -211,7 +214,7 @@ class Template:
         self._forks.remove(fork)
 
 
-def identity() -> dict[str, Any]:
+def identity() -> dict[str, object]:
     """Return what a fork of this process has, whatever it is given: a stage that needs anything else is started by itself."""
     from training.process.child import other_threads
 
@@ -240,9 +243,10 @@ def begin(template_pid: int, given: int, output: int) -> Program:
 
 def show_command(command: list[str]) -> None:
     """Have `ps` show another command of this process, cut to the room that its own one takes."""
-    fields = Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    from training.runtime.resource_usage import PROC, stat_fields
+
     # arg_start and arg_end of proc(5).
-    begin, end = map(int, fields[45:47])
+    begin, end = map(int, stat_fields(PROC / "self")[45:47])
     text = b"\0".join(os.fsencode(word) for word in command)[: end - begin - 1]
     if begin:
         ctypes.memmove(begin, text.ljust(end - begin, b"\0"), end - begin)

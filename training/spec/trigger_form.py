@@ -73,7 +73,7 @@ _FORCE: Final[dict[str, JsonValue]] = {
 
 _PROMOTE: Final[dict[str, JsonValue]] = {
     "title": "Decide about the model",
-    "description": "If not, the run ends with its evaluation: no decision, no version, and its snapshot is no reference for later runs.",
+    "description": "If not, the run ends with its evaluation: no decision, and its snapshot is no reference for later runs.",
     "type": "boolean",
     "default": True,
 }

@@ -61,6 +61,13 @@ class Condemned:
         self._clock = clock
         self._sleep = sleep
 
+    def put(self, key: str, data: bytes) -> str:
+        """Store what its key names, claimed, in place of other bytes that are there; return its URI."""
+        self.claim(key)
+        if not self._bucket.create(key, data) and self._bucket.find(key) != data:
+            self._bucket.replace(key, data)
+        return self._bucket.uri(key)
+
     def claim(self, key: str) -> bool:
         """Make sure that what is stored at `key` (a key, or a work folder) is not deleted for a grace period.
 

@@ -142,12 +142,7 @@ class Manifests:
 
     def put(self, manifest: Manifest) -> str:
         """Store a manifest, whose files are stored already or in its pack; return its URI."""
-        key = self.key(manifest.digest)
-        data = manifest.to_bytes()
-        self._condemned.claim(key)
-        if not self._bucket.create(key, data) and self._bucket.find(key) != data:
-            self._bucket.replace(key, data)
-        return self._bucket.uri(key)
+        return self._condemned.put(self.key(manifest.digest), manifest.to_bytes())
 
     def put_files(self, kind: str, files: Mapping[str, Path | bytes], meta: Mapping[str, object]) -> tuple[str, Manifest]:
         """Store local files (or bytes) and the manifest that names them; return its URI and it.

@@ -25,11 +25,7 @@ class Reports:
     def put(self, pipeline: str, html: bytes) -> str:
         """Store a self-contained page; return its URI."""
         data = gzip.compress(html, mtime=0)
-        key = _key(pipeline, sha256_hex(data))
-        self._condemned.claim(key)
-        if not self._bucket.create(key, data) and self._bucket.find(key) != data:
-            self._bucket.replace(key, data)
-        return self._bucket.uri(key)
+        return self._condemned.put(_key(pipeline, sha256_hex(data)), data)
 
     def get(self, uri: str) -> bytes:
         """Return the page that `uri` names. The root of the URI does not count, as with manifests.

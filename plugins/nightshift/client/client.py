@@ -14,6 +14,7 @@ import httpx
 from pydantic import BaseModel, ValidationError
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
+from nightshift.client.answered_errors import AIRFLOW_PREFIX, BUSY, error_of
 from nightshift.client.metric_stream import EVENTS, SILENT_SECONDS, StreamRefusedError, points_of
 from nightshift.queries.schemas import (
     ApprovalAnswer,
@@ -36,18 +37,14 @@ from nightshift.queries.schemas import (
     Study,
 )
 from training.contracts import JsonObject
-from training.errors import DeniedError, NightshiftError, Problem, SpecError, UnavailableError, shown
+from training.errors import NightshiftError, UnavailableError
 
 PREFIX: Final = "/nightshift/api/v1"
-AIRFLOW_PREFIX: Final = "/api/v2"
 TIMEOUT_SECONDS: Final = 30.0
 ATTEMPTS: Final = 5
 MAX_PAUSE_SECONDS: Final = 4.0
 POLL_SECONDS: Final = 2.0
 PAGE_ITEMS: Final = 100
-BUSY: Final = frozenset({429, 500, 502, 503, 504})
-PROXY_BUSY: Final = frozenset({502, 503, 504})
-"""What a proxy answers, in words of its own, while the server behind it restarts."""
 ENDED: Final = frozenset({"success", "failed"})
 
 Found = TypeVar("Found", bound=BaseModel)
@@ -320,7 +317,7 @@ class Client:
         try:
             return retrying(self._once, method, prefix + path, options)
         except _BusyError as err:
-            raise _error_of(err.response) from err
+            raise error_of(err.response) from err
         except httpx.TransportError as err:
             why = str(err) or type(err).__name__
             raise UnavailableError("server.unreachable", f"{self.server}: {why}", hint="check --server, or start the services") from err
@@ -346,7 +343,7 @@ class Client:
         if response.status_code in BUSY:
             raise _BusyError(response)
         if not response.is_success:
-            raise _error_of(response)
+            raise error_of(response)
         return response
 
     def _checked(self, response: httpx.Response, kind: type[Found]) -> Found:
@@ -361,40 +358,6 @@ def airflow_path(id: str) -> str:
     """Return the path of the run `<pipeline>:<run_id>` in Airflow's own API."""
     dag_id, _, run_id = id.partition(":")
     return f"/dags/{_quoted(dag_id)}/dagRuns/{_quoted(run_id)}"
-
-
-def _error_of(response: httpx.Response) -> NightshiftError:
-    """Return the error that a problem describes."""
-    try:
-        body = response.json()
-        code, detail, hint = str(body["code"]), str(body["detail"]), str(body.get("hint", ""))
-        errors = [
-            Problem(code=str(each["code"]), message=str(each["message"]), hint=str(each.get("hint", "")), field=str(each["field"]))
-            for each in body.get("errors", [])
-        ]
-    except (ValueError, KeyError, TypeError):
-        where = f"{response.request.method} {response.request.url}"
-        if (detail := _detail(response)) and response.request.url.path.startswith(AIRFLOW_PREFIX):
-            return DeniedError(
-                "airflow.refused", f"{where} answered {response.status_code}: {detail}", hint="check the name and the user's rights"
-            )
-        message = f"{where} answered {response.status_code}: {shown(response.text)}"
-        if response.status_code in PROXY_BUSY:
-            return UnavailableError("server.unreachable", message, hint="check --server, or start the services")
-        return NightshiftError("server.refused", message, hint="is this the address of an api-server with Nightshift's plugin?")
-    if response.status_code in BUSY:
-        return UnavailableError(code, detail, hint=hint)
-    if response.status_code == httpx.codes.UNPROCESSABLE_ENTITY and errors:
-        return SpecError("request", errors)
-    return DeniedError(code, detail, hint=hint)
-
-
-def _detail(response: httpx.Response) -> str:
-    """Return why Airflow's own API refuses; empty where this is no answer of it."""
-    try:
-        return str(response.json()["detail"])
-    except (ValueError, KeyError, TypeError):
-        return ""
 
 
 def _quoted(text: str) -> str:

@@ -63,7 +63,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     describe_server_command(start, _start, "nightshift runs start search_ranking --as-of 2026-02-01 --set train.learning_rate=0.01")
     start.add_argument("pipeline", help="name of a pipeline")
     start.add_argument("--force", action="store_true", help="do the work of every stage again")
-    start.add_argument("--no-promote", action="store_true", help="end with the evaluation: no decision, no version")
+    start.add_argument("--no-promote", action="store_true", help="end with the evaluation, without a decision")
     add_data_options(start)
     add_start_options(start)
     add_set_option(start)

@@ -17,8 +17,9 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import BinaryIO, Final
 
+from training.contracts import JsonObject
 from training.process.identity import pid_namespace
 from training.runtime.template import FORK, KILL, MAX_PACKET_BYTES, ROOM, STOP, at_start
 
@@ -75,11 +76,11 @@ def fork_stage(
         program: module and arguments, as after `python -m`.
         environment: all of the stage's.
         folder: in which it runs.
-        say: told why the template cannot be used.
+        say: gets the reason where the template cannot be used.
     """
-    wanted: dict[str, Any] = {"executable": sys.executable, "folder": str(folder), "environment": at_start(environment), "threads": []}
+    wanted: JsonObject = {"executable": sys.executable, "folder": str(folder), "environment": at_start(environment), "threads": []}
     try:
-        connection, has = _connected(home, wanted)
+        connection, has = _connected(home, str(folder), environment)
         if has == wanted:
             return _asked(connection, {"module": program[0], "arguments": program[1:], "environment": dict(environment)})
         connection.close()
@@ -90,7 +91,7 @@ def fork_stage(
     return None
 
 
-def _asked(connection: socket.socket, program: Mapping[str, Any]) -> ForkedStage:
+def _asked(connection: socket.socket, program: JsonObject) -> ForkedStage:
     given, giving = os.pipe()
     read, written = os.pipe()
     socket.send_fds(connection, [FORK], [given, written])
@@ -103,7 +104,7 @@ def _asked(connection: socket.socket, program: Mapping[str, Any]) -> ForkedStage
     return ForkedStage(connection, output)
 
 
-def _connected(home: Path, wanted: Mapping[str, Any]) -> tuple[socket.socket, dict[str, Any]]:
+def _connected(home: Path, folder: str, environment: Mapping[str, str]) -> tuple[socket.socket, JsonObject]:
     """Return a connection to the template, and what its forks have; start one where none answers, or where it has ended.
 
     Raises:
@@ -113,7 +114,7 @@ def _connected(home: Path, wanted: Mapping[str, Any]) -> tuple[socket.socket, di
         try:
             return _greeted(place)
         except (FileNotFoundError, ConnectionError):
-            _start(place, wanted)
+            _start(place, folder, environment)
             return _greeted(place)
 
 
@@ -138,7 +139,7 @@ def _locked(home: Path) -> Iterator[str]:
         os.close(folder)
 
 
-def _greeted(place: str) -> tuple[socket.socket, dict[str, Any]]:
+def _greeted(place: str) -> tuple[socket.socket, JsonObject]:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         connection.settimeout(ANSWER_SECONDS)
@@ -153,7 +154,7 @@ def _greeted(place: str) -> tuple[socket.socket, dict[str, Any]]:
         raise
 
 
-def _start(place: str, wanted: Mapping[str, Any]) -> None:
+def _start(place: str, folder: str, environment: Mapping[str, str]) -> None:
     """Start a template that listens at `place`, and is this process's child no more."""
     with suppress(FileNotFoundError):
         os.unlink(place)
@@ -162,9 +163,9 @@ def _start(place: str, wanted: Mapping[str, Any]) -> None:
         os.chmod(place, 0o600)
         listener.listen()
         subprocess.run(
-            [wanted["executable"], "-m", "training.runtime.template", str(listener.fileno()), ROOM],
-            env=wanted["environment"],
-            cwd=wanted["folder"],
+            [sys.executable, "-m", "training.runtime.template", str(listener.fileno()), ROOM],
+            env=at_start(environment),
+            cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

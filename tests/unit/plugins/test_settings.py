@@ -74,6 +74,11 @@ def test_all_problems_are_reported_at_once_without_secrets() -> None:
     assert "is not a valid port (a number from 1 to 65535)" in str(caught.value)
 
 
+def test_a_pool_that_is_given_slots_twice_is_refused() -> None:
+    with pytest.raises(SpecError, match=r"NIGHTSHIFT_SLOTS: \[settings.slots\] names the pool cpu twice \(name it once\)"):
+        Settings.from_environment({"NIGHTSHIFT_SLOTS": "cpu:4,train:1,cpu:2"})
+
+
 def test_a_backend_that_is_not_there_is_refused() -> None:
     with pytest.raises(SpecError, match=r"\[settings.backend\] there is no backend 'moon' \(use kubernetes or local\)"):
         backend_of(Settings.from_environment({"NIGHTSHIFT_BACKEND": "moon"}))

@@ -107,7 +107,7 @@ class RunParameters:
     force: bool = False
     """Do all work again, also what is done."""
     promote: bool = True
-    """Decide about the model. A run that may not registers no version, and its snapshot is no reference for later ones."""
+    """Decide about the model. A run that may not records no decision, and its snapshot is no reference for later ones."""
     snapshot: str | None = None
     """Version or digest of the snapshot that the run takes instead of its sources."""
     registration: Registration | None = None

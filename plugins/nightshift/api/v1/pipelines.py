@@ -39,9 +39,7 @@ class StartRun(BaseModel):
 
     as_of: AsOf | None = Field(default=None, description="A day, or a time with an offset; null: the last slot.")
     force: bool = Field(default=False, description="Do the work of every stage again, also where its result is there.")
-    promote: bool = Field(
-        default=True, description="Decide about the model; otherwise no decision, no version, and no reference for later runs."
-    )
+    promote: bool = Field(default=True, description="Decide about the model; otherwise no decision, and no reference for later runs.")
     snapshot: str | None = Field(
         default=None, pattern="^[0-9a-f]{16}([0-9a-f]{48})?$", description="Dataset version instead of the sources."
     )

@@ -159,6 +159,7 @@ def test_two_forks_draw_other_numbers(home: Path) -> None:
 
 def test_forks_end_with_their_code_or_signal(home: Path) -> None:
     assert run(home, "raise SystemExit(65)")[0] == 65
+    assert run(home, "raise SystemExit('no rows')") == (1, ["no rows"])
     assert run(home, "import os; os.kill(os.getpid(), 9)")[0] == -signal.SIGKILL
     code, lines = run(home, "raise ValueError('wrong')")
     assert (code, lines[-1]) == (1, "ValueError: wrong")

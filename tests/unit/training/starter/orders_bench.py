@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -49,3 +50,12 @@ def found(file: Path, capsys: pytest.CaptureFixture[str], *options: str, to: Pat
     assert init(file, "--json", *options, to=to) == 0
     values: dict[str, Any] = json.loads(capsys.readouterr().out)
     return values
+
+
+def checked_with_data(result: dict[str, Any], file: Path, to: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Run `nightshift check --data` as the output of `init` says."""
+    yaml = Path(result["written"]["yaml"]).read_text(encoding="utf-8")
+    (variable,) = re.findall(r"\$\{(\w+)\}", yaml)
+    monkeypatch.setenv(variable, file.parent.resolve().as_uri())
+    monkeypatch.setenv("NIGHTSHIFT_EXPECTATIONS", str(to / "expectations"))
+    return command("check")(["--data", "--as-of", result["night"], result["written"]["yaml"]])
