@@ -91,7 +91,9 @@ def test_killed_training_of_trees_leaves_no_process_and_ends_in_the_undisturbed_
         if name == "hung":
             patch.setenv("NIGHTSHIFT_COLLECTIVE_TIMEOUT_SECONDS", "5")
             patch.setenv("NIGHTSHIFT_SLOW_WORK_TIMEOUT_SECONDS", "10")
-        assert killed(bench, name, kill) == code
+        said = killed(bench, name, kill)
+    # XGBoost does not always notice a loss (`collective.py`): torchrun then kills the rank that waits, and it says nothing.
+    assert said == code or (said is None and name in {"rank-0", "rank-1"})
     saved_round = bench.checkpoints(name)[-1]["step"]
     assert 0 < saved_round < ROUNDS
     assert trained(bench, name, "a2") == undisturbed
