@@ -11,7 +11,7 @@ import fcntl
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import FrameType
@@ -94,8 +94,10 @@ def _pause_again(client: AirflowApi, descriptor: int, dag_id: str, say: Say) -> 
     try:
         if not _taken(descriptor) or not _noted(descriptor):
             return False
-        client.patch(f"/dags/{dag_id}", {"is_paused": True})
+        dag = client.patch(f"/dags/{dag_id}", {"is_paused": True})
         os.ftruncate(descriptor, 0)
+        # Without a hold the DAG has a next run again.
+        _request_parse(client, dag)
         return True
     except NightshiftError as err:
         if err.details.get("status") == httpx.codes.NOT_FOUND:
@@ -129,16 +131,20 @@ def _hold_back_schedule(client: AirflowApi, dag_id: str, say: Say) -> None:
     limit, awaited = ParseLimit(client), Awaited(say)
     asked = False
     while due := (dag := client.get(f"/dags/{dag_id}"))["next_dagrun_run_after"]:
+        if not asked:
+            _request_parse(client, dag)
+            asked = True
         if datetime.fromisoformat(due) > datetime.now(UTC) + SOON:
             return
-        if not asked:
-            # The timetable is evaluated when the file is parsed.
-            with contextlib.suppress(NightshiftError):
-                client.put(f"/parseDagFile/{dag['file_token']}")
-            asked = True
         if limit.is_spent():
             raise NightshiftError(
                 "night.dag", f"Airflow did not parse {dag_id} again within {awaited.seconds:.0f} s", hint="make status shows the log files"
             )
         awaited.look(f"Airflow to read dags/{dag_id}.py again")
         time.sleep(POLL_SECONDS)
+
+
+def _request_parse(client: AirflowApi, dag: Mapping[str, str]) -> None:
+    """Have Airflow evaluate the timetable of a DAG, which it does when it parses the file."""
+    with contextlib.suppress(NightshiftError):
+        client.put(f"/parseDagFile/{dag['file_token']}")

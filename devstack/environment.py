@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import json
-import math
 import os
 import re
 import secrets
@@ -57,14 +56,10 @@ MLFLOW_ACCOUNTS_DATABASE: Final = "accounts.db"
 MLFLOW_DATABASE: Final = "mlflow.db"
 SET_BY_MAKE: Final = frozenset({"PYTHONPATH"})
 """What the Makefile exports to its own commands: `make env` runs with it, and the shell that evaluates its lines does not."""
-NEVER_SECONDS: Final = 10 * 365 * 86_400
-TASK_TOKEN_SECONDS: Final = 30 * 86_400
-
-MIN_PARSE_INTERVAL_SECONDS: Final = 10
-PARSE_CPU_SECONDS: Final = 0.1
-"""Of one DAG file in one round of the dag-processor, its process and the write to Airflow's database included (docs/performance.md)."""
-MAX_PARSE_SHARE: Final = 0.2
-"""Of a core, for all DAG files together."""
+DAY_SECONDS: Final = 86_400
+NEVER_SECONDS: Final = 10 * 365 * DAY_SECONDS
+TASK_TOKEN_SECONDS: Final = 30 * DAY_SECONDS
+DAG_BUNDLE: Final = {"name": "dags-folder", "classpath": "nightshift.airflow_ext.dag_bundle.PipelineBundle", "kwargs": {}}
 
 QUIET_WARNINGS: Final = ",".join(
     ("ignore:Using `httpx` with `starlette", "ignore:starlette.middleware.wsgi is deprecated", "ignore:Could not import graphviz")
@@ -223,8 +218,9 @@ def airflow_settings(settings: Settings) -> dict[str, str]:
             "task_instance_heartbeat_timeout": str(NEVER_SECONDS),
         },
         "dag_processor": {
-            "refresh_interval": "5",
-            "min_file_process_interval": str(parse_interval_seconds(settings)),
+            "dag_bundle_config_list": json.dumps([DAG_BUNDLE]),
+            # The bundle requests a parse of what has changed; Airflow itself parses each file once a day.
+            "min_file_process_interval": str(DAY_SECONDS),
             "parsing_processes": "1",
         },
         "api": {
@@ -248,16 +244,6 @@ def airflow_settings(settings: Settings) -> dict[str, str]:
     }
     flat = {f"AIRFLOW__{section.upper()}__{name.upper()}": value for section, entries in values.items() for name, value in entries.items()}
     return {"AIRFLOW_HOME": str(home), **flat}
-
-
-def parse_interval_seconds(settings: Settings) -> int:
-    """Return how often a DAG file is parsed that has not changed: every 10 s, less often where that would take a fifth of a core.
-
-    Airflow parses a file that is new or has changed at once. A change of a pipeline's YAML is seen by the next run in any case, and by
-    Airflow's pages after this time.
-    """
-    num_files = sum(1 for _ in dags_path(settings).glob("*.py"))
-    return max(MIN_PARSE_INTERVAL_SECONDS, math.ceil(num_files * PARSE_CPU_SECONDS / MAX_PARSE_SHARE))
 
 
 def environment(settings: Settings, inherited: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from airflow.timetables.base import DagRunInfo, DataInterval, TimeRestriction, Timetable
@@ -14,6 +14,7 @@ from training.contracts import JsonValue
 from training.spec.schedule.instants import last_slot, next_slot
 
 if TYPE_CHECKING:
+    from airflow.models.dag import DagModel
     from pendulum import DateTime
     from pendulum.tz.timezone import FixedTimezone, Timezone
 
@@ -70,6 +71,14 @@ class CronTimetable(CronTriggerTimetable):
         # The start is still to come: its first slot.
         return super().next_dagrun_info(last_automated_data_interval=None, restriction=restriction._replace(catchup=True))
 
+    def next_run_info_from_dag_model(self, *, dag_model: DagModel) -> DagRunInfo | None:
+        """Return the run that the scheduler makes now: of the latest slot, also where the file was parsed before that slot."""
+        noted = super().next_run_info_from_dag_model(dag_model=dag_model)
+        slot = instance(last_slot(self._expression, self._timezone, datetime.now(UTC)))
+        if noted is None or slot <= noted.run_after or _has_run(dag_model, slot):
+            return noted
+        return DagRunInfo.interval(slot - self._interval, slot)
+
     def _get_next(self, current: DateTime) -> DateTime:
         """Return the first slot after `current`; the same function gives a manual run and `make run` their `as_of`."""
         return instance(next_slot(self._expression, self._timezone, _plain(current)))
@@ -77,6 +86,18 @@ class CronTimetable(CronTriggerTimetable):
     def _get_prev(self, current: DateTime) -> DateTime:
         """Return the last slot before `current`."""
         return instance(last_slot(self._expression, self._timezone, _plain(current) - timedelta(microseconds=1)))
+
+
+def _has_run(dag_model: DagModel, slot: DateTime) -> bool:
+    """Return whether a DAG has a run of a slot: a second one would end the scheduler's transaction with an error."""
+    # In the scheduler, which has the database; a DAG file never comes here.
+    from airflow.models.dagrun import DagRun
+    from sqlalchemy import select
+    from sqlalchemy.orm import object_session
+
+    session = object_session(dag_model)
+    asked = select(DagRun.id).where(DagRun.dag_id == dag_model.dag_id, DagRun.logical_date == slot)
+    return session is not None and session.scalar(asked) is not None
 
 
 def _plain(instant: DateTime) -> datetime:

@@ -20,6 +20,7 @@ from nightshift.execution.retries import BudgetRetryPolicy, TaskArguments
 from nightshift.operators.promotion import PromoteOperator
 from nightshift.operators.stage import StageOperator, TrainOperator
 from nightshift.operators.study import TUNE
+from nightshift.pipeline_files import yaml_of
 from nightshift.wiring.chain import first_tasks
 from nightshift.wiring.study import study_tasks, tune_dag
 from nightshift.wiring.task_classes import task_class
@@ -38,8 +39,7 @@ def pipeline_dag(dag_file: str) -> DAG:
     Raises:
         SpecError: the YAML is wrong; Airflow shows it as this file's import error, and loads the others.
     """
-    file = Path(dag_file)
-    path = file.parent / "pipelines" / f"{file.stem}.yaml"
+    path = yaml_of(Path(dag_file))
     spec = _load(path)
     # Airflow registers every DAG that a file opens as a context: those of the decisions need no name in the file.
     decision_dags(spec, path)

@@ -28,16 +28,6 @@ def test_every_address_follows_a_changed_port(settings: Settings) -> None:
     assert made["MLFLOW_TRACKING_URI"] == "http://127.0.0.1:28050"
 
 
-@pytest.mark.parametrize(("num_files", "seconds"), [(0, "10"), (5, "10"), (20, "10"), (21, "11"), (200, "100"), (1_000, "500")])
-def test_files_are_parsed_as_often_as_a_fifth_of_a_core_allows(tmp_path: Path, num_files: int, seconds: str) -> None:
-    pipelines = tmp_path / "dags" / "pipelines"
-    pipelines.mkdir(parents=True)
-    for number in range(num_files):
-        (tmp_path / "dags" / f"pipeline_{number}.py").touch()
-    made = environment(Settings.from_environment({"NIGHTSHIFT_HOME": str(tmp_path / "home"), "NIGHTSHIFT_PIPELINES": str(pipelines)}), {})
-    assert made["AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL"] == seconds
-
-
 def test_another_airflows_settings_do_not_leak_in(settings: Settings) -> None:
     made = environment(
         settings, {"AIRFLOW_HOME": "/elsewhere", "AIRFLOW__CORE__EXECUTOR": "CeleryExecutor", "AIRFLOW_CONFIG": "/x", "LANG": "C"}

@@ -1,16 +1,20 @@
 """When nights begin."""
 
+from __future__ import annotations
+
 import fcntl
 import os
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 
 import pendulum
 import pytest
+from airflow.models.dag import DagModel  # noqa: TID251 - what the scheduler gives
 from airflow.timetables import trigger
 from airflow.timetables.base import DataInterval, TimeRestriction, Timetable
 
+from nightshift.airflow_ext import timetables
 from nightshift.airflow_ext.schedule_hold import PAUSED_BEFORE, hold_path
 from nightshift.airflow_ext.timetables import CronTimetable
 
@@ -121,3 +125,35 @@ def test_held_pipeline_starts_nothing_by_schedule_and_a_backfill_has_its_slots(
         assert coming(stored, restriction) is None
         assert coming(CronTimetable("0 2 * * *", timezone="UTC", pipeline="other"), restriction) == TODAY
         assert coming(stored, restriction._replace(catchup=True)) == "2026-01-31T02:00:00+00:00"
+
+
+def made_now(monkeypatch: pytest.MonkeyPatch, *, planned: str, now: str, has_run: bool = False) -> str:
+    """Return the slot of the run that the scheduler makes at `now`, where `planned` was worked out at the last parse."""
+
+    class Clock(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> Clock:
+            return cls.fromisoformat(now)
+
+    monkeypatch.setattr(timetables, "datetime", Clock)
+    monkeypatch.setattr(timetables, "_has_run", lambda _dag, _slot: has_run)
+    dag = DagModel(dag_id="d", next_dagrun=instant(planned), next_dagrun_create_after=instant(planned))
+    dag.next_dagrun_data_interval = (instant(planned), instant(planned))
+    info = CronTimetable("0 2 * * *", timezone="UTC").next_run_info_from_dag_model(dag_model=dag)
+    assert info is not None
+    assert info.logical_date == info.run_after
+    assert info.data_interval == DataInterval.exact(info.run_after)
+    return info.run_after.astimezone(UTC).isoformat()
+
+
+def test_a_pipeline_that_was_paused_for_days_makes_up_the_latest_night_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert made_now(monkeypatch, planned="2026-01-30T02:00:00+00:00", now=NOON) == TODAY
+
+
+def test_a_run_that_is_due_now_is_of_its_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert made_now(monkeypatch, planned=TODAY, now=TODAY) == TODAY
+
+
+def test_a_slot_that_has_a_run_gets_no_second_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    planned = "2026-01-30T02:00:00+00:00"
+    assert made_now(monkeypatch, planned=planned, now=NOON, has_run=True) == planned
