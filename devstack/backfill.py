@@ -1,7 +1,7 @@
 """`make backfill`: a range of nights of one pipeline, one after the other, as `make run` runs one, and a table of their decisions.
 
-Airflow's own backfill makes all its runs at once, which SQLite refuses while a scheduler writes (`database is locked`); with
-Airflow's database on PostgreSQL use that one.
+Airflow's own backfill makes all its runs at once; on SQLite it is refused (`nightshift.airflow_ext.backfill_refusal`), and with Airflow's
+database on PostgreSQL it works.
 """
 
 from __future__ import annotations

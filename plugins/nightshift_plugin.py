@@ -1,5 +1,5 @@
 """What Airflow gains: the schedule of runs, their deadline, the page that serves reports, its pools, notes of runs,
-and an order of writes on SQLite.
+and on SQLite an order of writes and no backfills.
 
 The links of the stages' tasks need no registration: operators declare them, and Airflow stores their targets with the task's results.
 """
@@ -11,6 +11,7 @@ from typing import Any
 from airflow.plugins_manager import AirflowPlugin
 
 from nightshift.airflow_ext import pool_creation, run_notes
+from nightshift.airflow_ext.backfill_refusal import refuse_on_sqlite
 from nightshift.airflow_ext.deadlines import TimeOfDayDeadline
 from nightshift.airflow_ext.preloading import is_parsing_process, preload
 from nightshift.airflow_ext.single_writer import SingleWriter
@@ -30,7 +31,8 @@ class NightshiftPlugin(AirflowPlugin):
 
     @classmethod
     def on_load(cls, *args: Any, **kwargs: Any) -> None:
-        """Make parsing cheap where Airflow parses; called once per process."""
+        """Refuse backfills on SQLite, and make parsing cheap where Airflow parses; called once per process."""
         del args, kwargs
+        refuse_on_sqlite()
         if is_parsing_process():
             preload()

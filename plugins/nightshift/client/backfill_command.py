@@ -5,6 +5,8 @@
 Slots are those of the pipeline's schedule, days those of its time zone. The runs are started from here: after Ctrl-C, the run in
 progress continues, and the same command on the same day (UTC) goes on where it was. It starts failed runs again.
 
+Airflow's own backfill is refused where its database is SQLite, as on a laptop; this command works with every database.
+
 The server is that of --server or NIGHTSHIFT_SERVER, with the token in NIGHTSHIFT_TOKEN; without them, the laptop installation.
 
 Exit codes: 0 every run succeeded; 1 a run failed; 2 the command line is wrong; 64 the request is wrong; 74 the server does not answer;
