@@ -6,7 +6,9 @@ Reads CSV, JSON lines (also .gz, .zst) or Parquet: a file, a folder of files, or
 `data/day={date}`, `data/{date}.csv`). Columns are named as in the file. Without --time, a row has the time of its partition; without
 partitions, all rows count as of one instant, and they are divided at random. Columns that nearly give the label away are declared
 `known: after`, so that no model sees them; the output names them, and every other guess. No file is replaced without --force, and none
-is written if one cannot be. Exit code 0, or that of the error that is printed.
+is written if one cannot be. The files go below --to; without it into NIGHTSHIFT_PIPELINES, the folder above that, and
+NIGHTSHIFT_EXPECTATIONS; where these are not set, into the checkout that this folder is in, else into this folder.
+Exit code 0, or that of the error that is printed.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from training.command_line import describe
 from training.contracts import JsonObject
 from training.errors import DataError, DeniedError, shown
+from training.installation import EXPECTATIONS, PIPELINES
 from training.process.scratch import scratch_folder
 from training.spec.check import check_files
 from training.spec.scalar_types import NAME_RULE
@@ -58,7 +61,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--time-format", default="", metavar="FORMAT", help="of times that are not in ISO 8601: %%d.%%m.%%y")
     parser.add_argument("--timezone", default="UTC", metavar="ZONE", help="of days and of times without an offset; default: UTC")
     parser.add_argument("--owner", default="", help="default: your login")
-    parser.add_argument("--to", type=Path, metavar="FOLDER", help="default: the checkout that this folder is in, else this folder")
+    parser.add_argument("--to", type=Path, metavar="FOLDER", help="default: those of the installation, else this checkout or folder")
     parser.add_argument("--force", action="store_true", help="replace files that exist")
     parser.add_argument("--json", action="store_true", help="print what was found and written as JSON")
 
@@ -66,12 +69,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 def _init(options: argparse.Namespace) -> int:
     files = files_of(options.files)
     naming = _naming(options, files)
-    root = options.to or _checkout(Path.cwd())
-    paths = {
-        "yaml": root / "dags" / "pipelines" / f"{naming.name}.yaml",
-        "suite": root / "expectations" / f"{naming.suite}.json",
-        "dag": root / "dags" / f"{naming.name}.py",
-    }
+    paths = _paths(naming, options.to)
     _check_free(paths, force=options.force)
     with (
         scratch_folder() as scratch,
@@ -91,6 +89,18 @@ def _init(options: argparse.Namespace) -> int:
         else:
             sys.stdout.write(_report(table, time, draft, naming, paths))
     return 0
+
+
+def _paths(naming: Naming, to: Path | None) -> dict[str, Path]:
+    """Return where the files go: below `to` where it is given, else where the installation has its own."""
+    root = to or _checkout(Path.cwd())
+    pipelines, expectations = ("", "") if to else (PIPELINES.text(), EXPECTATIONS.text())
+    yaml_folder = Path(pipelines or root / "dags" / "pipelines")
+    return {
+        "yaml": yaml_folder / f"{naming.name}.yaml",
+        "suite": Path(expectations or root / "expectations") / f"{naming.suite}.json",
+        "dag": yaml_folder.parent / f"{naming.name}.py",
+    }
 
 
 def _choices(options: argparse.Namespace, naming: Naming) -> Choices:

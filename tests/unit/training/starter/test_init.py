@@ -65,6 +65,24 @@ def test_column_that_gives_the_label_away_is_named_and_declared_as_known_after(
     assert checked_with_data(result, file, tmp_path / "to", monkeypatch) == 0
 
 
+def test_files_go_where_the_installation_has_its_own_unless_a_folder_is_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = csv_of(ROWS, tmp_path / "orders.csv")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NIGHTSHIFT_PIPELINES", str(tmp_path / "team" / "pipelines"))
+    monkeypatch.setenv("NIGHTSHIFT_EXPECTATIONS", str(tmp_path / "suites"))
+    assert main([str(file), "--time", "ordered_at", "--label", "outcome", "--json"]) == 0
+    written = json.loads(capsys.readouterr().out)["written"]
+    assert written == {
+        "yaml": str(tmp_path / "team" / "pipelines" / "orders.yaml"),
+        "suite": str(tmp_path / "suites" / "orders" / "rows.json"),
+        "dag": str(tmp_path / "team" / "orders.py"),
+    }
+    assert all(Path(path).is_file() for path in written.values())
+    assert Path(found(file, capsys, to=tmp_path / "to")["written"]["suite"]).is_relative_to(tmp_path / "to" / "expectations")
+
+
 def test_nearly_random_columns_are_not_suspected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     random = np.random.default_rng(1)
     rows = with_column("noise", lambda number, _row: random.normal())
