@@ -15,8 +15,9 @@ import httpx
 
 from devstack.airflow_api import AirflowApi
 from devstack.components import components, note_database_is_current, ports
+from devstack.dag_parsing import wait_for_dags
 from devstack.dag_pausing import pause_leftovers
-from devstack.environment import USERNAME, airflow_url, credentials, environment, prepare_home
+from devstack.environment import USERNAME, airflow_url, credentials, dags_path, environment, prepare_home
 from devstack.locking import START_LOCK, locked
 from devstack.ports import require_free
 from devstack.processes import MARK, ProcessMark, wait_gone
@@ -124,6 +125,7 @@ def _start(settings: Settings, say: Callable[[str], None]) -> None:
     note_database_is_current(settings)
     client = api(settings)
     pause_leftovers(client, settings.home, say)
+    wait_for_dags(client, dags_path(settings), say)
     client.close()
     say(f"services are up after {time.monotonic() - started_at:.0f} s" if is_new else "services are up")
 

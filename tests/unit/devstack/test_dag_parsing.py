@@ -1,13 +1,16 @@
-"""The wait for the dag-processor ends after 90 s in which it could have parsed, and after 15 minutes in any case."""
+"""Waits for the dag-processor end once it has read what is awaited, or after a time in which it could have."""
 
 from __future__ import annotations
 
-from typing import cast
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
+from devstack import dag_parsing
 from devstack.airflow_api import AirflowApi
-from devstack.dag_parsing import MAX_SECONDS, PARSE_SECONDS, ParseLimit
+from devstack.dag_parsing import MAX_SECONDS, PARSE_SECONDS, ParseLimit, wait_for_dags
+from nightshift.pipeline_files import yaml_of
 
 
 class Health:
@@ -55,3 +58,48 @@ def test_dag_processor_that_stays_away_ends_the_wait_at_last() -> None:
     assert not spent
     airflow.now += 1
     assert limit.is_spent()
+
+
+class Reader(Health):
+    """Airflow with a dag-processor that reads a DAG file at each question, in pages of two."""
+
+    def __init__(self, *dags: str, loads: tuple[str, ...] = (), broken: tuple[str, ...] = ()) -> None:
+        super().__init__()
+        self.dags, self.loads, self.broken = list(dags), list(loads), broken
+
+    def get(self, path: str, *, limit: int, offset: int) -> Any:
+        del limit
+        if path == "/dags" and not offset and self.loads:
+            self.dags.append(self.loads.pop(0))
+        found = [{"dag_id": name} for name in self.dags] if path == "/dags" else [{"filename": f"{name}.py"} for name in self.broken]
+        return {"dags" if path == "/dags" else "import_errors": found[offset : offset + 2]}
+
+
+def files(folder: Path, *pipelines: str) -> Path:
+    (folder / "pipelines").mkdir()
+    for name in pipelines:
+        (folder / f"{name}.py").touch()
+        yaml_of(folder / f"{name}.py").touch()
+    (folder / "housekeeping.py").touch()
+    (folder / "of_a_user.py").touch()
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def short_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dag_parsing, "PAGE", 2)
+    monkeypatch.setattr(dag_parsing, "POLL_SECONDS", 0)
+
+
+def test_every_dag_that_loads_is_awaited_and_one_that_does_not_is_known(tmp_path: Path) -> None:
+    said: list[str] = []
+    airflow = Reader("of_another", loads=("housekeeping", "first", "second", "third"), broken=("fourth",))
+    wait_for_dags(cast("AirflowApi", airflow), files(tmp_path, "first", "second", "third", "fourth"), said.append)
+    assert (airflow.loads, said) == ([], [])
+
+
+def test_a_dag_processor_that_reads_no_further_file_ends_the_wait_with_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dag_parsing, "PARSE_SECONDS", -1)
+    said: list[str] = []
+    wait_for_dags(cast("AirflowApi", Reader("housekeeping")), files(tmp_path, "first", "second"), said.append)
+    assert said == ["Airflow has not read 2 of 3 DAG files yet (first, second): make status shows its log files"]
