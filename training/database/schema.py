@@ -233,7 +233,7 @@ class PipelineRunRow(Base):
     started_at: Mapped[datetime | None] = mapped_column(DateTime(timezone=True))
     """When the first task settled it."""
     ended_at: Mapped[datetime | None] = mapped_column(DateTime(timezone=True))
-    """When housekeeping saw that it had ended."""
+    """When its end was noted."""
     git_commit: Mapped[str] = mapped_column(String(64))
     parameters: Mapped[dict[str, Any]] = mapped_column(JSON)
     """Keys that the trigger gave, and their values."""

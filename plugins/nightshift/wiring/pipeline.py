@@ -15,6 +15,7 @@ from nightshift.airflow_ext.alerts import deadline_missed, run_succeeded, task_f
 from nightshift.airflow_ext.assets import CHAMPION, model_asset
 from nightshift.airflow_ext.deadlines import TimeOfDayDeadline
 from nightshift.airflow_ext.pools import pool_of
+from nightshift.airflow_ext.run_ends import run_ended
 from nightshift.airflow_ext.timetables import CronTimetable
 from nightshift.execution.retries import BudgetRetryPolicy, TaskArguments
 from nightshift.operators.promotion import PromoteOperator
@@ -69,7 +70,8 @@ def build_dag(spec: PipelineSpec, spec_path: Path) -> DAG:
         max_active_runs=1,
         tags=[*spec.tags, PIPELINE_TAG],
         deadline=_deadline(spec),
-        on_success_callback=run_succeeded(alerts) if "success" in alerts.on else None,
+        on_success_callback=[run_ended("success"), *([run_succeeded(alerts)] if "success" in alerts.on else [])],
+        on_failure_callback=run_ended("failed"),
     )
     common = _of_all_tasks(spec)
     with dag:

@@ -246,7 +246,7 @@ def test_the_deadline_is_a_time_of_day(ranking: DAG) -> None:
 def test_alerts_that_are_not_configured_are_not_sent() -> None:
     dag = changed("search_ranking", "on: [failure, deadline]", "on: [success]")
     assert not dag.deadline
-    assert dag.on_success_callback is not None
+    assert [callback.__qualname__.partition(".")[0] for callback in dag.on_success_callback] == ["run_ended", "run_succeeded"]
     assert not any(task.on_failure_callback for task in dag.tasks)
 
 

@@ -19,10 +19,12 @@ from nightshift.execution.metric_copies import copied_live, copy_metrics
 from nightshift.operators.metrics import CopyMetricsOperator
 from nightshift.operators.resolve import ResolveOperator
 from nightshift.settings import Settings
+from nightshift.wiring.pipeline import pipeline_dag
 from tests.unit.plugins.conftest import SPEC_PATH
 from training.database import connect
 from training.database.pipeline_runs import CLEARED_WITHIN, record_queued, unsettled_runs
 from training.errors import UnavailableError
+from training.runtime.provenance import CHECKOUT
 from training.store import Store
 from training.store.metric_journal import JournalWriter, MetricJournal
 
@@ -166,6 +168,21 @@ def test_a_run_that_a_request_queued_is_queued_until_its_first_task_or_its_end(
         "failed early": ("failed", 1, 0),
         "deleted": ("killed", 1, 0),
     }
+
+
+def test_the_end_of_a_run_is_noted_as_airflow_ends_it(settings: Settings, shop: Path, execute: Any, context_of: Any) -> None:
+    engine, dag = connect(settings.database_url), pipeline_dag(str(CHECKOUT / "dags" / "search_ranking.py"))
+    record_queued(engine, dag.dag_id, "early", {})
+    for run_id in ("done", "broken"):
+        execute(ResolveOperator(task_id="resolve", spec_path=str(SPEC_PATH)), context_of("resolve", run_id=run_id))
+    for run_id, callbacks in (("done", dag.on_success_callback), ("broken", dag.on_failure_callback), ("early", dag.on_failure_callback)):
+        # As the dag-processor calls them.
+        for callback in callbacks if isinstance(callbacks, list) else [callbacks]:
+            callback({"dag": dag, "run_id": run_id, "reason": "all done"})
+    with engine.connect() as connection:
+        rows = connection.execute(text("SELECT run_id, state, ended_at IS NULL FROM bi_runs"))
+        found = {row[0].partition(":")[2]: tuple(row[1:]) for row in rows}
+    assert found == {"done": ("success", 0), "broken": ("failed", 0), "early": ("failed", 0)}
 
 
 def test_a_run_whose_id_an_earlier_one_had_is_queued_with_its_own_parameters(
