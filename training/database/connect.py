@@ -15,6 +15,7 @@ from sqlalchemy import Connection, Engine, create_engine, event, inspect, text
 from sqlalchemy.engine import URL, ExceptionContext, make_url
 from sqlalchemy.exc import DBAPIError, NotSupportedError, OperationalError, ProgrammingError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from sqlalchemy.orm import Session
 
 from training.database.outages import wait_on_connect
 from training.errors import DataError, Problem, SpecError, UnavailableError, shown
@@ -23,6 +24,8 @@ from training.sanitizing import masked as without_secrets
 
 MIGRATIONS: Final = Path(__file__).resolve().parent / "migrations"
 SQLITE_BUSY_SECONDS: Final = 30.0
+ONLY_READS: Final = "nightshift_only_reads"
+"""Option of a connection whose transactions write nothing."""
 WAL_PAUSE_SECONDS: Final = 0.02
 ADVISORY_LOCK: Final = 0x6E69676874
 """PostgreSQL lock held while the schema is brought up to date; an arbitrary number of our own."""
@@ -50,7 +53,8 @@ def database_url(environ: Mapping[str, str] = os.environ) -> str:
 def connect(url: str | None = None) -> Engine:
     """Return an engine for `url` (default: the installation's database), tables made or migrated where needed.
 
-    Transactions on SQLite take the write lock when they begin, so that what a transaction has read still holds when it writes.
+    Transactions on SQLite take the write lock when they begin, so that what a transaction has read still holds when it writes; those of
+    `reading` take none.
 
     Raises:
         SpecError: `database.url`, not the URL of a database that can be used.
@@ -60,7 +64,7 @@ def connect(url: str | None = None) -> Engine:
     engine = _open(url or database_url())
     with database_faults():
         try:
-            with engine.connect() as connection:
+            with engine.execution_options(**{ONLY_READS: True}).connect() as connection:
                 revision = revision_of(connection)
         except (TypeError, ValueError, ProgrammingError, NotSupportedError) as err:
             if getattr(err, "statement", None) is not None:
@@ -100,6 +104,17 @@ def database_faults() -> Iterator[None]:
         if err.connection_invalidated:
             raise UnavailableError("database.unavailable", f"the connection to {place} broke: {reason}") from err
         raise
+
+
+@contextmanager
+def reading(engine: Engine) -> Iterator[Session]:
+    """Open a session that reads and never writes: on SQLite it takes no write lock, waits for none, and sees one moment.
+
+    Raises:
+        UnavailableError, DataError: as `database_faults`.
+    """
+    with database_faults(), Session(engine.execution_options(**{ONLY_READS: True})) as session:
+        yield session
 
 
 def masked(url: URL) -> str:
@@ -143,7 +158,7 @@ def _engine(url: str) -> Engine:
         _make_folder(Path(parsed.database).parent)
     event.listen(engine, "handle_error", _note_place)
     event.listen(engine, "connect", _configure_sqlite)
-    event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
+    event.listen(engine, "begin", _begin_sqlite)
     return engine
 
 
@@ -187,6 +202,10 @@ def _configure_sqlite(connection: Any, _record: object) -> None:
     connection.isolation_level = None
     _use_wal(connection)
     connection.execute("PRAGMA foreign_keys=ON")
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    connection.exec_driver_sql("BEGIN" if connection.get_execution_options().get(ONLY_READS) else "BEGIN IMMEDIATE")
 
 
 def _use_wal(connection: Any) -> None:

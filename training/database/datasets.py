@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Final, Literal
 
-from sqlalchemy import Engine, Select, select
+from sqlalchemy import CTE, Engine, Select, func, select
 from sqlalchemy.orm import Session
 
 from training.contracts import JsonObject
-from training.database.connect import database_faults
+from training.database.connect import database_faults, reading
 from training.database.schema import DatasetVersionRow
 from training.errors import DataError, DeniedError, shown
 from training.spec.scalar_types import free_text_fault
@@ -72,8 +73,55 @@ def datasets(engine: Engine, pipeline: str | None = None) -> list[Dataset]:
     wanted = select(DatasetVersionRow).order_by(DatasetVersionRow.name, DatasetVersionRow.id.desc())
     if pipeline is not None:
         wanted = wanted.where(DatasetVersionRow.name == pipeline)
-    with database_faults(), Session(engine) as session:
+    with reading(engine) as session:
         return [_dataset(row) for row in session.scalars(wanted)]
+
+
+def newest_datasets(engine: Engine, pipeline: str, *, first: str | None, limit: int) -> list[Dataset]:
+    """Return versions of a pipeline, the newest first; raises as `datasets`.
+
+    Args:
+        first: version to begin with, none where it is not there; None: the newest one.
+        limit: how many at most.
+    """
+    wanted = select(DatasetVersionRow).where(DatasetVersionRow.name == pipeline).order_by(DatasetVersionRow.id.desc()).limit(limit)
+    if first is not None:
+        begin = select(DatasetVersionRow.id).where(DatasetVersionRow.name == pipeline, DatasetVersionRow.version == first)
+        wanted = wanted.where(DatasetVersionRow.id <= begin.scalar_subquery())
+    with reading(engine) as session:
+        return [_dataset(row) for row in session.scalars(wanted)]
+
+
+def pipelines_with_data(engine: Engine) -> set[str]:
+    """Return the names of the pipelines that have a version; raises as `datasets`."""
+    names = _names()
+    with reading(engine) as session:
+        return set(session.scalars(select(names.c.name).where(names.c.name.is_not(None))))
+
+
+def last_datasets(engine: Engine, *, first: str | None, limit: int, hidden: Collection[str]) -> list[Dataset]:
+    """Return the newest version of each pipeline, by the pipeline's name; raises as `datasets`.
+
+    Args:
+        first: name to begin with; None: the first one.
+        limit: how many at most.
+        hidden: pipelines that are left out.
+    """
+    names = _names()
+    of_name = select(DatasetVersionRow.id).where(DatasetVersionRow.name == names.c.name)
+    newest = of_name.order_by(DatasetVersionRow.id.desc()).limit(1).correlate(names).scalar_subquery()
+    wanted = select(DatasetVersionRow).join(names, DatasetVersionRow.id == newest).where(names.c.name.not_in(hidden))
+    if first is not None:
+        wanted = wanted.where(names.c.name >= first)
+    with reading(engine) as session:
+        return [_dataset(row) for row in session.scalars(wanted.order_by(names.c.name).limit(limit))]
+
+
+def _names() -> CTE:
+    """Return the pipelines' names, and a null, from one to the next: DISTINCT would look at every version."""
+    first = select(func.min(DatasetVersionRow.name).label("name")).cte("names", recursive=True)
+    following = select(func.min(DatasetVersionRow.name)).where(DatasetVersionRow.name > first.c.name).scalar_subquery()
+    return first.union_all(select(following).where(first.c.name.is_not(None)))
 
 
 def find_dataset(engine: Engine, pipeline: str, version: str) -> Dataset:
@@ -86,7 +134,7 @@ def find_dataset(engine: Engine, pipeline: str, version: str) -> Dataset:
         DeniedError: `snapshot.unknown`, the pipeline has no such version; the message says whose it is.
         UnavailableError: `database.unavailable`.
     """
-    with database_faults(), Session(engine) as session:
+    with reading(engine) as session:
         row = session.scalar(_wanted(pipeline, version))
         if row is not None:
             return _dataset(row)
@@ -118,7 +166,7 @@ def check_not_deprecated(engine: Engine, pipeline: str, digest: str) -> None:
         DeniedError: `snapshot.deprecated`.
         UnavailableError: `database.unavailable`.
     """
-    with database_faults(), Session(engine) as session:
+    with reading(engine) as session:
         row = session.scalar(_wanted(pipeline, digest))
     if row is not None:
         refuse_deprecated(_dataset(row))
@@ -131,7 +179,7 @@ def deprecated_versions(engine: Engine, pipeline: str) -> tuple[str, ...]:
         UnavailableError: `database.unavailable`.
     """
     wanted = select(DatasetVersionRow.version).where(DatasetVersionRow.name == pipeline, DatasetVersionRow.deprecated_by.is_not(None))
-    with database_faults(), Session(engine) as session:
+    with reading(engine) as session:
         return tuple(session.scalars(wanted))
 
 

@@ -13,7 +13,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from training.contracts import JsonObject
-from training.database.connect import database_faults
+from training.database.connect import database_faults, reading
 from training.database.schema import PipelineRow, PipelineRunRow
 
 QUEUED: Final = "queued"
@@ -112,7 +112,7 @@ def _record(engine: Engine, run: SettledRun) -> None:
 
 def config_of(engine: Engine, pipeline: str) -> Mapping[str, Any] | None:
     """Return the YAML of a pipeline with its defaults, as its newest run found it; None: no run has begun yet."""
-    with database_faults(), Session(engine) as session:
+    with reading(engine) as session:
         return session.scalar(select(PipelineRow.dag_config).where(PipelineRow.name == pipeline))
 
 
@@ -123,7 +123,7 @@ def unsettled_runs(engine: Engine, *, now: datetime | None = None) -> list[tuple
     failed_lately = and_(PipelineRunRow.state == FAILED, PipelineRunRow.ended_at > begin)
     is_open = PipelineRunRow.state.in_((QUEUED, RUNNING))
     asked = select(PipelineRunRow.pipeline, PipelineRunRow.run_id, PipelineRunRow.state).where(or_(is_open, failed_lately))
-    with database_faults(), Session(engine) as session:
+    with reading(engine) as session:
         return [(pipeline, key.removeprefix(f"{pipeline}:"), state) for pipeline, key, state in session.execute(asked)]
 
 

@@ -17,7 +17,7 @@ from sqlalchemy import Engine, delete, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
-from training.database.connect import database_faults
+from training.database.connect import database_faults, reading
 from training.database.schema import RunMetricRow
 from training.errors import StoreError
 from training.store import Bucket
@@ -45,7 +45,7 @@ def copy_points(engine: Engine, bucket: Bucket, pipeline: str, run_id: str) -> i
     """
     key, journal, num_added = f"{pipeline}:{run_id}", MetricJournal(bucket, pipeline, run_id), 0
     newest = select(RunMetricRow).where(RunMetricRow.run_id == key).order_by(RunMetricRow.number.desc()).limit(1)
-    with database_faults(), Session(engine) as session:
+    with reading(engine) as session:
         row = session.scalar(newest)
     number = 0 if row is None else row.number
     if row is not None and _has_begun_again(journal, row):
@@ -89,7 +89,7 @@ def delete_expired(engine: Engine, bucket: Bucket, *, before: datetime) -> int:
         UnavailableError: as `copy_points`; what was deleted stays deleted.
     """
     old = select(RunMetricRow.run_id).group_by(RunMetricRow.run_id).having(func.max(RunMetricRow.logged_at) < before)
-    with database_faults(), Session(engine) as session:
+    with reading(engine) as session:
         candidates = set(session.scalars(old))
     if not candidates:
         return 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, TypedDict
 
-from sqlalchemy import JSON, BigInteger, DateTime, Double, Index, Integer, String, Text, UniqueConstraint
+from sqlalchemy import JSON, BigInteger, DateTime, Double, Index, Integer, String, Text, UniqueConstraint, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 
@@ -24,7 +24,10 @@ class DatasetVersionRow(Base):
     """One snapshot that some run made. A row stays for good, also when retention has deleted the snapshot's files."""
 
     __tablename__ = "dataset_version"
-    __table_args__ = (UniqueConstraint("name", "version", name="uq_dataset_version_name_version"),)
+    __table_args__ = (
+        UniqueConstraint("name", "version", name="uq_dataset_version_name_version"),
+        Index("ix_dataset_version_name_id", "name", "id"),
+    )
 
     # SQLite numbers rows only by a column of exactly the type INTEGER.
     id: Mapped[int] = mapped_column(BigInteger().with_variant(Integer, "sqlite"), primary_key=True)
@@ -51,6 +54,9 @@ class DatasetVersionRow(Base):
     deprecated_reason: Mapped[str | None] = mapped_column(String(2000))
 
 
+_IS_REQUEST = text("outcome = 'needs_approval'")
+
+
 class LedgerDecisionRow(Base):
     """One decision about a model version. Rows are only ever added: triggers refuse to delete one, or to change it but for `deleted_at`."""
 
@@ -60,6 +66,8 @@ class LedgerDecisionRow(Base):
         UniqueConstraint("model", "request_key", name="uq_ledger_decision_model_request"),
         UniqueConstraint("model", "revision", name="uq_ledger_decision_model_revision"),
         Index("ix_ledger_decision_model_weights", "model", "weights_digest"),
+        Index("ix_ledger_decision_model_id", "model", "id"),
+        Index("ix_ledger_decision_requests", "model", "id", sqlite_where=_IS_REQUEST, postgresql_where=_IS_REQUEST),
     )
 
     id: Mapped[int] = mapped_column(BigInteger().with_variant(Integer, "sqlite"), primary_key=True)
@@ -99,12 +107,23 @@ class ModelStandingRow(Base):
     """See `training.registry.ledger.entries.AliasHolder`."""
     canary: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
     revision: Mapped[int] = mapped_column(BigInteger)
+    decisions: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")
+    """How many there are about the model."""
     mirrored_revision: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")
     """The last one that MLflow's aliases agreed with: an alias that differs from this one was moved by another hand."""
     mirrored_decisions: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")
     """How many decisions about the model, in their order, MLflow shows."""
     mirrors: Mapped[dict[str, RunningMirror]] = mapped_column(JSON, default=dict)
     """Processes that may be writing to MLflow: name to the revision that each began at, and since when. One that dies leaves its entry."""
+
+
+class ModelPipelineRow(Base):
+    """A pipeline that made a version of a model: as the evidence of the model's decisions says."""
+
+    __tablename__ = "model_pipeline"
+
+    model: Mapped[str] = mapped_column(String(63), primary_key=True)
+    pipeline: Mapped[str] = mapped_column(String(63), primary_key=True)
 
 
 class RegisteredVersionRow(Base):

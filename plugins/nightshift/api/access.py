@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+from collections.abc import Collection
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
 
@@ -48,6 +49,11 @@ class Access:
         """Return whether the user may see a pipeline's runs, and with them its models and data."""
         return self._may(pipeline, "GET")
 
+    def readable_among(self, pipelines: Collection[str]) -> set[str]:
+        """Return those pipelines whose runs, models and data the user may see."""
+        self._look_up(pipelines, "GET")
+        return {pipeline for pipeline in pipelines if self._known[pipeline, "GET"]}
+
     def may_start(self, dag_id: str) -> bool:
         """Return whether the user may start runs of a DAG."""
         return self._may(dag_id, "POST")
@@ -86,14 +92,20 @@ class Access:
             raise DeniedError("access.denied", message, hint="ask an administrator of Airflow for the right")
 
     def _may(self, pipeline: str, action: Action) -> bool:
-        key = (pipeline, action)
-        if key not in self._known:
-            details = DagDetails(id=pipeline, team_name=DagModel.get_team_name(pipeline))
-            entity = None if action == "PUT" else DagAccessEntity.RUN
-            self._known[key] = bool(
+        self._look_up([pipeline], action)
+        return self._known[pipeline, action]
+
+    def _look_up(self, pipelines: Collection[str], action: Action) -> None:
+        """Ask the auth manager about those that were not asked about yet; their teams are one query."""
+        wanted = [pipeline for pipeline in pipelines if (pipeline, action) not in self._known]
+        if not wanted:
+            return
+        teams, entity = DagModel.get_dag_id_to_team_name_mapping(wanted), None if action == "PUT" else DagAccessEntity.RUN
+        for pipeline in wanted:
+            details = DagDetails(id=pipeline, team_name=teams.get(pipeline))
+            self._known[pipeline, action] = bool(
                 get_auth_manager().is_authorized_dag(method=action, access_entity=entity, details=details, user=self.user)
             )
-        return self._known[key]
 
 
 async def authenticated(request: Request) -> Access:

@@ -42,6 +42,23 @@ def invalid(cursor: str) -> DeniedError:
     return DeniedError("cursor.invalid", f"cursor {shown(cursor)} is not one of this list", hint="begin without a cursor")
 
 
+def page_in_parts(
+    read: Callable[[str | None, int], Sequence[Item]], key: Callable[[Item], str], cursor: str | None, limit: int
+) -> Page[Item]:
+    """Return the page after a cursor, of a list that is not read as a whole.
+
+    Args:
+        read: returns so many items at most, from the one with a key on; with None from the first one.
+        key: of an item, unique in the list.
+
+    Raises:
+        DeniedError: `cursor.invalid`, no item has the cursor's key.
+    """
+    first = None if cursor is None else key_of(cursor)
+    # The cursor's own item comes first, and one behind the page says that there are more.
+    return page_of(read(first, limit + 2), key, cursor, limit)
+
+
 def page_of(items: Sequence[Item], key: Callable[[Item], str], cursor: str | None, limit: int) -> Page[Item]:
     """Return the page after a cursor.
 

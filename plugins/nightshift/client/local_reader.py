@@ -42,7 +42,7 @@ class LocalReader:
 
     def models(self) -> list[Model]:
         """Return the models, by name."""
-        return models.models(self._ledger, _may)
+        return models.models(self._ledger, set)
 
     def model(self, name: str) -> ModelDetails:
         """Return a model's standing.

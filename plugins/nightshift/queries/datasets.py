@@ -2,27 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from sqlalchemy import Engine
 
+from nightshift.queries.models import ReadableAmong
 from nightshift.queries.schemas import DatasetDetails, DatasetVersion
-from training.database.datasets import Dataset, columns_of, datasets, deprecate, find_dataset, refuse_deprecated
+from training.database.datasets import (
+    Dataset,
+    columns_of,
+    deprecate,
+    find_dataset,
+    last_datasets,
+    newest_datasets,
+    pipelines_with_data,
+    refuse_deprecated,
+)
 from training.errors import DeniedError, shown
 from training.store import Store
 
 
-def versions(engine: Engine, pipeline: str) -> list[DatasetVersion]:
-    """Return a pipeline's versions, the newest first."""
-    return [record_of(found) for found in datasets(engine, pipeline)]
+def versions(engine: Engine, pipeline: str, *, first: str | None, limit: int) -> list[DatasetVersion]:
+    """Return a pipeline's versions, the newest first.
+
+    Args:
+        first: version to begin with; None: the newest one.
+        limit: how many at most.
+
+    Raises:
+        DeniedError: `dataset.unknown`, it has none.
+    """
+    found = newest_datasets(engine, pipeline, first=first, limit=limit)
+    if not found and first is None:
+        raise unknown_dataset(pipeline)
+    return [record_of(each) for each in found]
 
 
-def newest(engine: Engine, may: Callable[[str], bool]) -> list[DatasetVersion]:
-    """Return the newest version of each readable pipeline, by the pipeline's name."""
-    found: dict[str, Dataset] = {}
-    for each in datasets(engine):
-        found.setdefault(each.pipeline, each)
-    return [record_of(each) for name, each in found.items() if may(name)]
+def newest(engine: Engine, readable_among: ReadableAmong, *, first: str | None, limit: int) -> list[DatasetVersion]:
+    """Return the newest version of each readable pipeline, by the pipeline's name.
+
+    Args:
+        first: name to begin with; None: the first one.
+        limit: how many at most.
+    """
+    known = pipelines_with_data(engine)
+    return [record_of(each) for each in last_datasets(engine, first=first, limit=limit, hidden=known - readable_among(known))]
 
 
 def details(engine: Engine, store: Store, pipeline: str, wanted: str) -> DatasetDetails:

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from nightshift.queries.schemas import DecisionDetails, DecisionSummary, Holder, Model, ModelDetails, ModelVersion, Reason
 from training.errors import DeniedError, shown
 from training.registry.ledger.decisions import weights_named
-from training.registry.ledger.ledger import AliasHolder, Entry, Ledger, name_of
+from training.registry.ledger.ledger import AliasHolder, Entry, Ledger
+from training.registry.ledger.overview import ModelOverview, overview_of, overviews, pipelines
 from training.registry.ledger.retraining import retraining_lines
 
 HOLDER_FIELDS: Final = tuple(Holder.model_fields)
 May = Callable[[str], bool]
 """Whether a pipeline may be read."""
+ReadableAmong = Callable[[Collection[str]], set[str]]
+"""Which of these pipelines may be read."""
 
 
-def models(ledger: Ledger, may: May) -> list[Model]:
-    """Return the models of readable pipelines, by name."""
-    return [_model(ledger, name, pipelines) for name in ledger.models() if _is_readable(pipelines := ledger.pipelines_of(name), may)]
+def models(ledger: Ledger, readable_among: ReadableAmong, *, first: str | None = None, limit: int | None = None) -> list[Model]:
+    """Return the models of readable pipelines, by name.
+
+    Args:
+        first: name to begin with; None: the first one.
+        limit: how many at most; None: all.
+    """
+    known = pipelines(ledger)
+    return [_model(each) for each in overviews(ledger, first=first, limit=limit, hidden=known - readable_among(known))]
 
 
 def model(ledger: Ledger, name: str, may: May) -> ModelDetails:
@@ -27,21 +36,25 @@ def model(ledger: Ledger, name: str, may: May) -> ModelDetails:
     Raises:
         DeniedError: `model.unknown`, also where one of its pipelines may not be read.
     """
-    pipelines = ledger.pipelines_of(name)
-    if not _is_readable(pipelines, may):
+    found = overview_of(ledger, name)
+    if found is None or not _is_readable(found.pipelines, may):
         raise unknown_model(name)
-    return ModelDetails(**_model(ledger, name, pipelines).model_dump(), retraining=retraining_lines(ledger, name))
+    return ModelDetails(**_model(found).model_dump(), retraining=retraining_lines(ledger, name))
 
 
-def decisions(ledger: Ledger, name: str, may: May) -> list[DecisionSummary]:
+def decisions(ledger: Ledger, name: str, may: May, *, first: str | None = None, limit: int | None = None) -> list[DecisionSummary]:
     """Return the decisions about a model, the newest first.
+
+    Args:
+        first: key of the decision to begin with; None: the newest one.
+        limit: how many at most; None: all.
 
     Raises:
         DeniedError: `model.unknown`.
     """
     if not _is_readable(ledger.pipelines_of(name), may):
         raise unknown_model(name)
-    return [summary_of(entry) for entry in reversed(ledger.outline(name))]
+    return [summary_of(entry) for entry in ledger.newest_outlined(name, first=first, limit=limit)]
 
 
 def decision(ledger: Ledger, name: str, key: str, may: May) -> DecisionDetails:
@@ -111,16 +124,15 @@ def _is_readable(pipelines: Sequence[str], may: May) -> bool:
     return bool(pipelines) and all(may(pipeline) for pipeline in pipelines)
 
 
-def _model(ledger: Ledger, name: str, pipelines: Sequence[str]) -> Model:
-    standing = ledger.standing(name)
+def _model(found: ModelOverview) -> Model:
     return Model(
-        name=name,
-        pipelines=list(pipelines),
-        champion=_holder(standing.champion),
-        canary=_holder(standing.canary),
-        revision=standing.revision,
-        awaiting_approval=[name_of(entry) for entry in ledger.open_requests(name)],
-        not_in_mlflow=ledger.unmirrored(name).get(name, 0),
+        name=found.model,
+        pipelines=list(found.pipelines),
+        champion=_holder(found.champion),
+        canary=_holder(found.canary),
+        revision=found.revision,
+        awaiting_approval=[] if found.request is None else [found.request],
+        not_in_mlflow=found.num_unmirrored,
     )
 
 

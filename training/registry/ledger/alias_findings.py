@@ -10,7 +10,7 @@ from typing import Literal
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from training.database.connect import connect, database_faults
+from training.database.connect import connect, database_faults, reading
 from training.database.schema import RegistryFindingRow
 from training.registry.ledger.entries import with_zone
 
@@ -49,7 +49,7 @@ class RecordedFindings:
         Raises:
             UnavailableError: `database.unavailable`.
         """
-        with database_faults(), Session(self._engine) as session:
+        with reading(self._engine) as session:
             rows = select(RegistryFindingRow).where(RegistryFindingRow.model == model, RegistryFindingRow.ended_at.is_(None))
             return [_finding(row) for row in session.scalars(rows.order_by(RegistryFindingRow.id))]
 
@@ -74,7 +74,7 @@ class RecordedFindings:
 
     def to_announce(self) -> list[RecordedFinding]:
         """Return what an alert is due for, of all models: what is open, each time, and what ended before any alert was sent."""
-        with database_faults(), Session(self._engine) as session:
+        with reading(self._engine) as session:
             due = RegistryFindingRow.ended_at.is_(None) | RegistryFindingRow.announced_at.is_(None)
             return [_finding(row) for row in session.scalars(select(RegistryFindingRow).where(due).order_by(RegistryFindingRow.id))]
 

@@ -8,13 +8,12 @@ from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from sqlalchemy import delete, func, select
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from training.contracts import MAX_CLOCK_SKEW, instant_text
-from training.database.connect import connect, database_faults
-from training.database.schema import LedgerDecisionRow, ModelStandingRow, RegisteredVersionRow
+from training.database.connect import connect, database_faults, reading
+from training.database.schema import LedgerDecisionRow, ModelPipelineRow, ModelStandingRow, RegisteredVersionRow
 from training.errors import DeniedError
 from training.registry.ledger.entries import (
     REQUEST,
@@ -22,13 +21,13 @@ from training.registry.ledger.entries import (
     Entry,
     ModelAliases,
     Move,
-    columns_of,
     decision_key,
     entry_of,
     name_of,
     with_zone,
 )
 from training.registry.ledger.reasons import Reason, all_words
+from training.registry.ledger.rows import add_decision, decision_row, endings, locked_standing, open_request_rows, outlined
 from training.registry.ledger.version_weights import MLflowRegistration
 
 __all__ = [
@@ -40,9 +39,7 @@ __all__ = [
     "Move",
     "check_as_of",
     "decision_key",
-    "locked_standing",
     "name_of",
-    "open_request_rows",
 ]
 
 PAGE_ROWS: Final = 100
@@ -60,7 +57,7 @@ class Ledger:
     def __init__(self, database_url: str | None = None) -> None:
         """Open the database; None: the installation's."""
         self.database_url = database_url
-        self._engine = connect(database_url)
+        self.engine = connect(database_url)
 
     def standing(self, model: str) -> ModelAliases:
         """Return the holders of `model`'s aliases; none, at revision 0, for a model without decisions.
@@ -68,7 +65,7 @@ class Ledger:
         Raises:
             UnavailableError: `database.unavailable`.
         """
-        with database_faults(), Session(self._engine) as session:
+        with reading(self.engine) as session:
             row = session.get(ModelStandingRow, model)
             if row is None:
                 return ModelAliases(model=model)
@@ -84,7 +81,7 @@ class Ledger:
 
     def history(self, model: str) -> list[Entry]:
         """Return all decisions about `model`, oldest first."""
-        with database_faults(), Session(self._engine) as session:
+        with reading(self.engine) as session:
             rows = session.scalars(select(LedgerDecisionRow).where(LedgerDecisionRow.model == model).order_by(LedgerDecisionRow.id))
             return [entry_of(row) for row in rows]
 
@@ -94,11 +91,24 @@ class Ledger:
         Args:
             outcome: only those with this one.
         """
-        columns = [column for column in LedgerDecisionRow.__table__.columns if column.key not in ("id", "evidence")]
-        asked = select(*columns).where(LedgerDecisionRow.model == model).order_by(LedgerDecisionRow.id)
+        asked = outlined(model).order_by(LedgerDecisionRow.id)
         if outcome is not None:
             asked = asked.where(LedgerDecisionRow.outcome == outcome)
-        with database_faults(), Session(self._engine) as session:
+        with reading(self.engine) as session:
+            return [entry_of(row, evidence={}) for row in session.execute(asked)]
+
+    def newest_outlined(self, model: str, *, first: str | None = None, limit: int | None = None) -> list[Entry]:
+        """Return decisions about `model`, newest first, without their evidence.
+
+        Args:
+            first: key of the decision to begin with, none where it is not there; None: the newest one.
+            limit: how many at most; None: all.
+        """
+        asked = outlined(model).order_by(LedgerDecisionRow.id.desc()).limit(limit)
+        if first is not None:
+            wanted = select(LedgerDecisionRow.id).where(LedgerDecisionRow.model == model, LedgerDecisionRow.decision_key == first)
+            asked = asked.where(LedgerDecisionRow.id <= wanted.scalar_subquery())
+        with reading(self.engine) as session:
             return [entry_of(row, evidence={}) for row in session.execute(asked)]
 
     def newest_first(self, model: str) -> Iterator[Entry]:
@@ -106,7 +116,7 @@ class Ledger:
         below: int | None = None
         while True:
             asked = select(LedgerDecisionRow).where(LedgerDecisionRow.model == model).order_by(LedgerDecisionRow.id.desc()).limit(PAGE_ROWS)
-            with database_faults(), Session(self._engine) as session:
+            with reading(self.engine) as session:
                 rows = list(session.scalars(asked if below is None else asked.where(LedgerDecisionRow.id < below)))
                 page = [entry_of(row) for row in rows]
                 below = rows[-1].id if rows else None
@@ -116,43 +126,37 @@ class Ledger:
 
     def models(self) -> list[str]:
         """Return the names of all models that anything was decided about, sorted."""
-        with database_faults(), Session(self._engine) as session:
-            return sorted(session.scalars(select(LedgerDecisionRow.model).distinct()))
+        with reading(self.engine) as session:
+            return sorted(session.scalars(select(ModelStandingRow.model).where(ModelStandingRow.decisions > 0)))
 
     def pipelines_of(self, model: str) -> list[str]:
         """Return the names of the pipelines that made the model's versions, sorted; none where nothing was decided."""
-        pipeline = LedgerDecisionRow.evidence["pipeline"].as_string()
-        asked = select(pipeline).where(LedgerDecisionRow.model == model, pipeline.is_not(None)).distinct()
-        with database_faults(), Session(self._engine) as session:
-            return sorted(session.scalars(asked))
+        with reading(self.engine) as session:
+            return sorted(session.scalars(select(ModelPipelineRow.pipeline).where(ModelPipelineRow.model == model)))
 
     def decision(self, model: str, key: str) -> Entry | None:
         """Return the decision with this key."""
-        with database_faults(), Session(self._engine) as session:
-            return None if (row := _known(session, model, key)) is None else entry_of(row)
+        with reading(self.engine) as session:
+            return None if (row := decision_row(session, model, key)) is None else entry_of(row)
 
     def ending_of(self, model: str, request_key: str) -> Entry | None:
         """Return the decision that answered or ended a request for approval, None while it is open."""
-        with database_faults(), Session(self._engine) as session:
-            return None if (row := session.scalar(_endings(model, request_key))) is None else entry_of(row)
+        with reading(self.engine) as session:
+            return None if (row := session.scalar(endings(model, request_key))) is None else entry_of(row)
 
     def open_requests(self, model: str) -> list[Entry]:
         """Return the requests for approval that nothing has ended, oldest first."""
-        with database_faults(), Session(self._engine) as session:
+        with reading(self.engine) as session:
             return [entry_of(row) for row in open_request_rows(session, model)]
 
-    def unmirrored(self, model: str | None = None) -> dict[str, int]:
-        """Return the models for which MLflow has to be looked at, to how many decisions it does not show yet; absent: of all models.
+    def unmirrored(self) -> dict[str, int]:
+        """Return the models for which MLflow has to be looked at, to how many decisions it does not show yet.
 
         None are missing where a process has begun to write to MLflow and has not ended: it may have died.
         """
-        decided = select(func.count()).where(LedgerDecisionRow.model == ModelStandingRow.model).scalar_subquery()
-        asked = select(ModelStandingRow.model, decided - ModelStandingRow.mirrored_decisions, ModelStandingRow.mirrors).order_by(
-            ModelStandingRow.model
-        )
-        if model is not None:
-            asked = asked.where(ModelStandingRow.model == model)
-        with database_faults(), Session(self._engine) as session:
+        missing = ModelStandingRow.decisions - ModelStandingRow.mirrored_decisions
+        asked = select(ModelStandingRow.model, missing, ModelStandingRow.mirrors).order_by(ModelStandingRow.model)
+        with reading(self.engine) as session:
             return {name: missing for name, missing, mirrors in session.execute(asked) if missing or mirrors}
 
     def begin_mirror(self, model: str, revision: int) -> str | None:
@@ -161,7 +165,7 @@ class Ledger:
         So a reader of a later revision also reads the notes of all processes that may still write an earlier one.
         """
         name = secrets.token_hex(8)
-        with database_faults(), Session(self._engine) as session, session.begin():
+        with database_faults(), Session(self.engine) as session, session.begin():
             row = locked_standing(session, model)
             if row.revision != revision:
                 return None
@@ -175,7 +179,7 @@ class Ledger:
             name: of the note that `begin_mirror` made; it goes, with those of other processes that are long dead.
         """
         abandoned = datetime.now(UTC) - ABANDONED_AFTER
-        with database_faults(), Session(self._engine) as session, session.begin():
+        with database_faults(), Session(self.engine) as session, session.begin():
             row = locked_standing(session, model)
             row.mirrored_revision = max(row.mirrored_revision, revision)
             row.mirrored_decisions = max(row.mirrored_decisions, decisions)
@@ -184,13 +188,13 @@ class Ledger:
 
     def registrations(self, model: str) -> dict[str, MLflowRegistration]:
         """Return where MLflow has the versions of `model`, by the digest of their weights, as of the last look."""
-        with database_faults(), Session(self._engine) as session:
+        with reading(self.engine) as session:
             rows = session.scalars(select(RegisteredVersionRow).where(RegisteredVersionRow.model == model))
             return {row.weights_digest: _registration(row) for row in rows}
 
     def note_registration(self, model: str, weights_digest: str, found: MLflowRegistration | None) -> None:
         """Note where MLflow has these weights; None: nowhere. The standing does not move by it."""
-        with database_faults(), Session(self._engine) as session, session.begin():
+        with database_faults(), Session(self.engine) as session, session.begin():
             if found is None:
                 this = (RegisteredVersionRow.model == model, RegisteredVersionRow.weights_digest == weights_digest)
                 session.execute(delete(RegisteredVersionRow).where(*this))
@@ -210,9 +214,9 @@ class Ledger:
                 version whose weights retention has deleted. Nothing is recorded.
             UnavailableError: `database.unavailable`.
         """
-        with database_faults(), Session(self._engine) as session, session.begin():
+        with database_faults(), Session(self.engine) as session, session.begin():
             standing = locked_standing(session, entry.model)
-            known = _known(session, entry.model, entry.key)
+            known = decision_row(session, entry.model, entry.key)
             if known is not None:
                 return entry_of(known)
             if entry.request_key is not None:
@@ -225,32 +229,25 @@ class Ledger:
                 _check_kept(session, entry)
             if move is not None:
                 _move(standing, move, entry)
-            added = LedgerDecisionRow(**columns_of(entry), revision=None if move is None else standing.revision)
-            session.add(added)
-            # In this order: rows are numbered as they are flushed, and history reads by number.
-            session.flush()
+            added = add_decision(session, standing, entry, revision=None if move is None else standing.revision)
             if move is not None and before is not None:
-                _displace(session, before, move, entry)
+                _displace(session, standing, before, move, entry)
             if entry.outcome == REQUEST or move is not None:
-                _supersede(session, entry)
+                _supersede(session, standing, entry)
             return entry_of(added)
 
 
-def locked_standing(session: Session, model: str) -> ModelStandingRow:
-    """Return the model's row, made where there is none, held until the transaction ends: decisions about a model follow each other."""
-    dialect = session.get_bind().dialect.name
-    add = postgresql.insert if dialect == "postgresql" else sqlite.insert
-    session.execute(add(ModelStandingRow).values(model=model, revision=0).on_conflict_do_nothing())
-    return session.scalars(select(ModelStandingRow).where(ModelStandingRow.model == model).with_for_update()).one()
-
-
 def _holder(session: Session, model: str, values: Mapping[str, Any] | None) -> AliasHolder | None:
-    """Return the holder in a column of the standing, with the number and the artifact that it has in MLflow now."""
+    """Return the holder in a column of the standing, with what it has in MLflow now."""
     if values is None:
         return None
+    return holder_now(values, session.get(RegisteredVersionRow, (model, values["weights_digest"])))
+
+
+def holder_now(values: Mapping[str, Any], place: RegisteredVersionRow | None) -> AliasHolder:
+    """Return the holder in a column of the standing, with the number and the artifact that it has in MLflow now."""
     holder = AliasHolder.from_json(values)
-    row = session.get(RegisteredVersionRow, (model, holder.weights_digest))
-    return holder if row is None else replace(holder, version=row.number, artifact_digest=row.artifact_digest)
+    return holder if place is None else replace(holder, version=place.number, artifact_digest=place.artifact_digest)
 
 
 def _registration(row: RegisteredVersionRow) -> MLflowRegistration:
@@ -313,38 +310,17 @@ def _check_kept(session: Session, entry: Entry) -> None:
     )
 
 
-def _known(session: Session, model: str, key: str) -> LedgerDecisionRow | None:
-    return session.scalar(select(LedgerDecisionRow).where(LedgerDecisionRow.model == model, LedgerDecisionRow.decision_key == key))
-
-
-def _endings(model: str, request_key: str) -> Any:
-    return (
-        select(LedgerDecisionRow)
-        .where(LedgerDecisionRow.model == model, LedgerDecisionRow.request_key == request_key)
-        .order_by(LedgerDecisionRow.id)
-    )
-
-
-def open_request_rows(session: Session, model: str) -> list[LedgerDecisionRow]:
-    """Return the rows of the requests for approval that nothing has ended, oldest first."""
-    ended = select(LedgerDecisionRow.request_key).where(LedgerDecisionRow.model == model, LedgerDecisionRow.request_key.is_not(None))
-    asked = select(LedgerDecisionRow).where(
-        LedgerDecisionRow.model == model, LedgerDecisionRow.outcome == REQUEST, LedgerDecisionRow.decision_key.not_in(ended)
-    )
-    return list(session.scalars(asked.order_by(LedgerDecisionRow.id)))
-
-
 def _check_open(session: Session, entry: Entry, request_key: str) -> None:
-    ending = session.scalar(_endings(entry.model, request_key))
+    ending = session.scalar(endings(entry.model, request_key))
     if ending is not None:
         raise _ended(entry, entry_of(ending))
-    request = _known(session, entry.model, request_key)
+    request = decision_row(session, entry.model, request_key)
     if request is None or request.outcome != REQUEST:
         message = f"version {name_of(entry)} of {entry.model} cannot be {entry.outcome}: the ledger has no request {request_key}"
         raise DeniedError("approval.unknown", message, hint="the two processes have different values of NIGHTSHIFT_DATABASE")
 
 
-def _displace(session: Session, canary: AliasHolder, move: Move, entry: Entry) -> None:
+def _displace(session: Session, standing: ModelStandingRow, canary: AliasHolder, move: Move, entry: Entry) -> None:
     """End the canary that a move about another version displaces: no canary ends without a row."""
     seated = {holder.weights_digest for holder in (move.champion, move.canary) if holder is not None}
     if canary.weights_digest in seated or canary.weights_digest == entry.weights_digest:
@@ -363,11 +339,10 @@ def _displace(session: Session, canary: AliasHolder, move: Move, entry: Entry) -
         decided_by=entry.decided_by,
         decided_at=entry.decided_at,
     )
-    session.add(LedgerDecisionRow(**columns_of(ending)))
-    session.flush()
+    add_decision(session, standing, ending)
 
 
-def _supersede(session: Session, entry: Entry) -> None:
+def _supersede(session: Session, standing: ModelStandingRow, entry: Entry) -> None:
     by = f"version {name_of(entry)}"
     words = f"{by} asks now" if entry.outcome == REQUEST else f"{by} {MOVED[entry.action]} meanwhile"
     for request in open_request_rows(session, entry.model):
@@ -387,7 +362,7 @@ def _supersede(session: Session, entry: Entry) -> None:
             decided_at=entry.decided_at,
             request_key=request.decision_key,
         )
-        session.add(LedgerDecisionRow(**columns_of(ending)))
+        add_decision(session, standing, ending)
 
 
 def _ended(entry: Entry, ending: Entry) -> DeniedError:

@@ -10,11 +10,12 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from training.contracts import sha256_hex
-from training.database.connect import connect, database_faults
+from training.database.connect import connect, database_faults, reading
 from training.database.schema import DatasetVersionRow, LedgerDecisionRow
 from training.registry.ledger.alias_findings import open_served
 from training.registry.ledger.decisions import CHAMPIONS, HOLDER
-from training.registry.ledger.ledger import Entry, Ledger, locked_standing, open_request_rows
+from training.registry.ledger.ledger import Entry, Ledger
+from training.registry.ledger.rows import locked_standing, open_request_rows
 from training.store.reachability import content_keys
 
 NAMED: Final = ("model_uri", "dataset_uri", "snapshot_uri", "evaluation_uri", "spec_uri", "report_uri")
@@ -40,7 +41,7 @@ class LedgerRoots:
         Raises:
             UnavailableError: `database.unavailable`.
         """
-        with database_faults(), Session(connect(self._url)) as session:
+        with reading(connect(self._url)) as session:
             row = session.scalars(select(LedgerDecisionRow).order_by(LedgerDecisionRow.id).limit(1)).first()
             if row is None:
                 return None
@@ -58,7 +59,7 @@ class LedgerRoots:
     def _of_model(self, model: str) -> Iterator[str]:
         standing, history = self._ledger.standing(model), self._ledger.history(model)
         holders = [holder for holder in (standing.champion, standing.canary) if holder is not None]
-        with database_faults(), Session(connect(self._url)) as session:
+        with reading(connect(self._url)) as session:
             kept = {holder.weights_digest for holder in holders} | open_served(session, model)
         kept |= newest_former(history, kept, self._champions)
         yield from (holder.model_uri for holder in holders)

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from sqlalchemy.orm import Session
 
 from training.contracts import canonical_json, sha256_hex
-from training.database.connect import connect, database_faults
+from training.database.connect import connect, database_faults, reading
 from training.database.schema import RollbackOrderRow
 
 ID_CHARS = 32
@@ -60,7 +60,7 @@ def find_order(order_id: str, database_url: str | None = None) -> RollbackOrder 
     Raises:
         UnavailableError: `database.unavailable`.
     """
-    with database_faults(), Session(connect(database_url)) as session:
+    with reading(connect(database_url)) as session:
         row = session.get(RollbackOrderRow, order_id)
         if row is None:
             return None

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from training.contracts import JsonObject, canonical_json
 from training.database.connect import connect, database_faults
 from training.database.schema import ModelVersionRow
-from training.registry.ledger.ledger import locked_standing
+from training.registry.ledger.rows import locked_standing
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Engine
 
 from nightshift.api.access import Granted
-from nightshift.api.paging import Cursor, Limit, page_of
+from nightshift.api.paging import Cursor, Limit, page_in_parts
 from nightshift.api.path_parameters import PipelineName, SnapshotVersion
 from nightshift.api.problems import WRITES, responses
 from nightshift.api.routing import ApiRoute
@@ -36,18 +36,23 @@ class Deprecation(BaseModel):
 @router.get("/datasets", responses=responses(422))
 def all_datasets(granted: Granted, limit: Limit = MAX_PAGE, cursor: Cursor = None) -> Page[DatasetVersion]:
     """List the newest version of each pipeline's data, by the pipeline's name."""
-    return page_of(datasets.newest(_engine(), granted.may_read), lambda found: found.pipeline, cursor, limit)
+    engine = _engine()
+    return page_in_parts(
+        lambda first, count: datasets.newest(engine, granted.readable_among, first=first, limit=count),
+        lambda found: found.pipeline,
+        cursor,
+        limit,
+    )
 
 
 @router.get("/datasets/{pipeline}/versions", responses=responses(404, 422))
 def versions_of(pipeline: PipelineName, granted: Granted, limit: Limit = MAX_PAGE, cursor: Cursor = None) -> Page[DatasetVersion]:
     """List the versions of a pipeline's data, the newest first."""
-    unknown = datasets.unknown_dataset(pipeline)
-    granted.require_read(pipeline, unknown)
-    found = datasets.versions(_engine(), pipeline)
-    if not found:
-        raise unknown
-    return page_of(found, lambda each: each.version, cursor, limit)
+    granted.require_read(pipeline, datasets.unknown_dataset(pipeline))
+    engine = _engine()
+    return page_in_parts(
+        lambda first, count: datasets.versions(engine, pipeline, first=first, limit=count), lambda each: each.version, cursor, limit
+    )
 
 
 @router.get("/datasets/{pipeline}/versions/{version}", responses=responses(404, 422))

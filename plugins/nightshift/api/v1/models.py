@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from nightshift.api.access import Granted
-from nightshift.api.paging import Cursor, Limit, page_of
+from nightshift.api.paging import Cursor, Limit, page_in_parts
 from nightshift.api.path_parameters import DecisionKey, ModelName, VersionName
 from nightshift.api.problems import WRITES, responses
 from nightshift.api.routing import ApiRoute
@@ -29,7 +29,13 @@ MAX_PAGE = 50
 @router.get("/models", responses=responses(422))
 def all_models(granted: Granted, limit: Limit = MAX_PAGE, cursor: Cursor = None) -> Page[Model]:
     """List the models about which something was decided, by name."""
-    return page_of(models.models(_ledger(), granted.may_read), lambda found: found.name, cursor, limit)
+    ledger = _ledger()
+    return page_in_parts(
+        lambda first, count: models.models(ledger, granted.readable_among, first=first, limit=count),
+        lambda found: found.name,
+        cursor,
+        limit,
+    )
 
 
 @router.get("/models/{model}", responses=responses(404, 422))
@@ -47,7 +53,13 @@ def version_of(model: ModelName, version: VersionName, granted: Granted) -> Mode
 @router.get("/models/{model}/decisions", responses=responses(404, 422))
 def decisions_of(model: ModelName, granted: Granted, limit: Limit = MAX_PAGE, cursor: Cursor = None) -> Page[DecisionSummary]:
     """List the decisions about a model, the newest first, without their evidence."""
-    return page_of(models.decisions(_ledger(), model, granted.may_read), lambda found: found.key, cursor, limit)
+    ledger = _ledger()
+    return page_in_parts(
+        lambda first, count: models.decisions(ledger, model, granted.may_read, first=first, limit=count),
+        lambda found: found.key,
+        cursor,
+        limit,
+    )
 
 
 @router.get("/models/{model}/decisions/{key}", responses=responses(404, 422))

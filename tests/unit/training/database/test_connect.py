@@ -13,7 +13,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import inspect, text
 
 from training.database import connect, database_url
-from training.database.connect import MIGRATIONS, database_faults, head_revision
+from training.database.connect import MIGRATIONS, database_faults, head_revision, reading
 from training.errors import DataError, SpecError, UnavailableError
 
 
@@ -49,6 +49,22 @@ def test_many_connects_at_once_make_the_tables_once(url: str) -> None:
     for thread in threads:
         thread.join()
     assert faults == []
+
+
+def test_a_reader_sees_one_moment_while_another_process_writes(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.import_module("training.database.connect"), "SQLITE_BUSY_SECONDS", 0.1)
+    engine = connect(url)
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE kept (n INTEGER)"))
+    with engine.begin() as writer:
+        writer.execute(text("INSERT INTO kept VALUES (1)"))
+        # The schema's revision is read as well.
+        with reading(connect(url)) as session:
+            assert session.scalar(text("SELECT count(*) FROM kept")) == 0
+            writer.commit()
+            assert session.scalar(text("SELECT count(*) FROM kept")) == 0
+    with reading(engine) as session:
+        assert session.scalar(text("SELECT count(*) FROM kept")) == 1
 
 
 def test_a_failed_transaction_leaves_no_table(url: str) -> None:
@@ -164,7 +180,9 @@ def test_locked_database_is_reported_with_its_path(tmp_path: Path, monkeypatch: 
     url = f"sqlite:///{tmp_path}/locked.db"
     engine = connect(url)
     with engine.begin(), pytest.raises(UnavailableError, match=f"{tmp_path}/locked.db does not answer: database is locked") as caught:
-        connect(url)
+        # It writes nothing yet: the lock comes with its beginning.
+        with database_faults(), engine.begin():
+            pass
     assert "another process" in caught.value.hint
 
 

@@ -19,13 +19,14 @@ from training.database import Base, connect
 from training.database.connect import MIGRATIONS
 from training.errors import DataError
 from training.registry.ledger.ledger import Ledger
+from training.registry.ledger.overview import overviews
 
 INSTANT = "2026-01-01 00:00:00+00:00"
 ADDED = """
 import sqlalchemy as sa
 from alembic import op
 
-revision, down_revision, branch_labels, depends_on = "0002", "0001", None, None
+revision, down_revision, branch_labels, depends_on = "0003", "0002", None, None
 
 
 def upgrade() -> None:
@@ -62,7 +63,7 @@ def test_a_database_of_an_earlier_revision_is_brought_to_the_newest_and_keeps_it
 ) -> None:
     decided(empty_database)
     migrations = Path(shutil.copytree(MIGRATIONS, tmp_path / "migrations"))
-    (migrations / "versions" / "0002_added.py").write_text(ADDED)
+    (migrations / "versions" / "0003_added.py").write_text(ADDED)
     # By name, `training.database.connect` is the function.
     monkeypatch.setattr(importlib.import_module("training.database.connect"), "MIGRATIONS", migrations)
     with connect(empty_database).connect() as connection:
@@ -70,15 +71,38 @@ def test_a_database_of_an_earlier_revision_is_brought_to_the_newest_and_keeps_it
         assert [tuple(row) for row in rows] == [("1", None), ("2", None), ("3", None)]
 
 
+def test_a_ledger_of_revision_1_has_what_lists_read_of_all_its_decisions(
+    empty_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Path(shutil.copytree(MIGRATIONS, tmp_path / "migrations"))
+    (first / "versions" / "0002_reads.py").unlink()
+    module = importlib.import_module("training.database.connect")
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "MIGRATIONS", first)
+        engine = connect(empty_database)
+    made = [("a", {"pipeline": "x"}), ("a", {"pipeline": "y"}), ("a", {"pipeline": "x"}), ("a", {}), ("b", {"pipeline": "y"})]
+    for number, (model, evidence) in enumerate(made):
+        row = {"model": model, "decision_key": f"k{number}", "weights_digest": f"w{number}", "version": "1", "action": "recorded"}
+        row |= {"outcome": "rejected", "decided_at": INSTANT, "decided_by": "x", "semantic_version": ""}
+        insert(engine, "ledger_decision", **row, reasons=[], evidence=evidence)
+    for model, mirrored in (("a", 1), ("b", 1), ("never_decided", 0)):
+        insert(engine, "model_standing", model=model, revision=0, mirrored_decisions=mirrored, mirrors={})
+
+    ledger = Ledger(empty_database)
+
+    assert (ledger.models(), ledger.unmirrored()) == (["a", "b"], {"a": 3})
+    assert {found.model: (found.pipelines, found.num_unmirrored) for found in overviews(ledger)} == {"a": (("x", "y"), 3), "b": (("y",), 0)}
+
+
 def test_a_database_of_a_newer_version_is_refused_with_what_to_do_and_stays_as_it_is(empty_database: str) -> None:
     ledger, engine = decided(empty_database), connect(empty_database)
     with engine.begin() as connection:
         connection.execute(text("UPDATE alembic_version SET version_num = '0012'"))
-    with pytest.raises(DataError, match=r"has the tables of revision 0012, this version reads up to 0001 \(upgrade Nightshift") as caught:
+    with pytest.raises(DataError, match=r"has the tables of revision 0012, this version reads up to 0002 \(upgrade Nightshift") as caught:
         connect(empty_database)
     assert caught.value.code == "database.newer"
     with engine.begin() as connection:
-        connection.execute(text("UPDATE alembic_version SET version_num = '0001'"))
+        connection.execute(text("UPDATE alembic_version SET version_num = '0002'"))
     assert [entry.version for entry in ledger.history("m")] == ["1", "2", "3"]
 
 

@@ -17,6 +17,7 @@ from training.database import Base, connect
 from training.database.connect import head_revision
 from training.database.datasets import datasets
 from training.registry.ledger.ledger import Ledger
+from training.registry.ledger.overview import overviews
 
 RECORDED = sorted((Path(__file__).parent / "recorded").glob("*.sql"))
 MODEL = "search_ranking"
@@ -51,7 +52,10 @@ def test_a_database_of_a_release_keeps_every_row_and_is_read_as_it_was_written(r
     ledger = Ledger(f"sqlite:///{path}")
     decided = [(row["decision_key"], row["outcome"], row["weights_digest"]) for row in before["ledger_decision"]]
     assert [(entry.key, entry.outcome, entry.weights_digest) for entry in ledger.history(MODEL)] == decided
+    (overview,) = overviews(ledger)
+    assert (ledger.models(), overview.pipelines, overview.num_unmirrored) == ([MODEL], (MODEL,), 0)
     champion = ledger.standing(MODEL).champion
+    assert overview.champion == champion
     assert champion is not None
     assert champion.weights_digest == [weights for _, outcome, weights in decided if outcome == "accepted"][-1]
     assert [found.version for found in datasets(engine, MODEL)] == [row["version"] for row in reversed(before["dataset_version"])]

@@ -49,7 +49,7 @@ def check_repaired(ledger: Ledger, store: Store, registry: mlflow.MlflowClient, 
     mirror(ledger, store, model)
     assert aliases(registry, model) == seats(ledger, model)
     assert differences(ledger, store, model) == []
-    assert ledger.unmirrored(model).get(model, 0) == 0
+    assert ledger.unmirrored().get(model, 0) == 0
 
 
 def dies_everywhere(url: str, store: Store, registry: mlflow.MlflowClient, story: str) -> int:

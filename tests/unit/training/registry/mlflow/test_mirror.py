@@ -46,7 +46,7 @@ def test_aliases_and_lifecycles_follow_every_kind_of_decision(
     def lifecycles() -> list[str]:
         mirror(ledger, store, model)
         assert aliases(registry, model) == seats(ledger, model)
-        assert ledger.unmirrored(model) == {}
+        assert ledger.unmirrored() == {}
         return [tags(registry, model, str(number))["lifecycle"] for number in range(1, 5)]
 
     decide_on(ledger, 1, model=model)
@@ -229,7 +229,7 @@ def test_a_slow_writer_overtaken_by_a_newer_champion_ends_with_the_newest(
     assert standing.champion.version == "2"
     assert aliases(registry, model) == ("2", None)
     assert differences(ledger, store, model) == []
-    assert ledger.unmirrored(model) == {}
+    assert ledger.unmirrored() == {}
 
 
 def test_a_slow_writer_overtaken_by_an_answer_that_moves_nothing_leaves_the_newest_words(
@@ -283,14 +283,14 @@ def test_a_writer_that_dies_after_a_late_write_leaves_a_note_and_the_next_one_se
         patch.setattr(mirror_module, "_mended", newer_and_dead)
         with pytest.raises(KeyboardInterrupt):
             mirror(ledger, store, model)
-    assert ledger.unmirrored(model) == {model: 0}, "the note of the dead writer"
+    assert ledger.unmirrored() == {model: 0}, "the note of the dead writer"
     assert aliases(registry, model) == ("1", None)
     mirror(ledger, store, model)
     assert (aliases(registry, model), RecordedFindings(ledger.database_url).open(model)) == (("2", None), [])
-    assert ledger.unmirrored(model) == {model: 0}, "it may be alive, and write once more"
+    assert ledger.unmirrored() == {model: 0}, "it may be alive, and write once more"
     monkeypatch.setattr(ledger_module, "ABANDONED_AFTER", timedelta(0))
     mirror(ledger, store, model)
-    assert ledger.unmirrored(model) == {}
+    assert ledger.unmirrored() == {}
 
 
 def test_many_who_decide_and_follow_at_once_leave_mlflow_at_the_ledger(
@@ -309,7 +309,7 @@ def test_many_who_decide_and_follow_at_once_leave_mlflow_at_the_ledger(
     assert results == [None] * 6
     assert aliases(registry, model) == seats(ledger, model)
     assert differences(ledger, store, model) == []
-    assert ledger.unmirrored(model) == {}
+    assert ledger.unmirrored() == {}
 
 
 def test_another_writer_that_keeps_changing_aliases_is_an_error_and_no_endless_loop(
@@ -325,7 +325,7 @@ def test_another_writer_that_keeps_changing_aliases_is_an_error_and_no_endless_l
     monkeypatch.setattr(mirror_module, "_compared", contrary)
     with pytest.raises(UnavailableError, match="otherwise than the ledger: alias champion"):
         mirror(ledger, store, model)
-    assert ledger.unmirrored(model) == {model: 1}
+    assert ledger.unmirrored() == {model: 1}
 
 
 def test_an_unchanged_model_costs_a_few_requests_and_writes_nothing_however_many_versions_there_are(
@@ -360,10 +360,10 @@ def test_what_a_dead_writer_left_of_several_decisions_is_set_right_by_the_next_d
     decide_on(ledger, 3, model=model)
     decide_on(ledger, 4, "rejected", model=model)
     decide_on(ledger, 5, model=model)
-    assert ledger.unmirrored(model) == {model: 4}, "with the end of the canary"
+    assert ledger.unmirrored() == {model: 4}, "with the end of the canary"
     mirror(ledger, store, model)
     assert differences(ledger, store, model) == []
-    assert ledger.unmirrored(model) == {}
+    assert ledger.unmirrored() == {}
 
 
 def test_a_version_without_an_alias_that_a_person_deleted_stays_deleted_and_delays_nothing(
@@ -376,6 +376,6 @@ def test_a_version_without_an_alias_that_a_person_deleted_stays_deleted_and_dela
     decide_on(ledger, 3, model=model)
     mirror(ledger, store, model)
     assert sorted(int(version.version) for version in registry.search_model_versions(f"name = '{model}'")) == list(range(2, 10))
-    assert (differences(ledger, store, model), ledger.unmirrored(model)) == ([], {})
+    assert (differences(ledger, store, model), ledger.unmirrored()) == ([], {})
     monkeypatch.setattr(mirror_module, "_mended", lambda *_: pytest.fail("MLflow is written to"))
     mirror(ledger, store, model)
