@@ -29,6 +29,7 @@ from nightshift.queries.schemas import (
     ModelVersion,
     Page,
     Pipeline,
+    PipelineWithRun,
     Run,
     RunSummary,
     SavedCheckpoint,
@@ -91,6 +92,10 @@ class Client:
     def pipelines(self) -> Iterator[Pipeline]:
         """Yield the pipelines, by name."""
         return self._pages("/pipelines", Pipeline, {})
+
+    def pipelines_with_runs(self) -> Iterator[PipelineWithRun]:
+        """Yield the pipelines with their newest runs, by name."""
+        return self._pages("/pipelines", PipelineWithRun, {"with": "last_run"})
 
     def pipeline(self, name: str) -> Pipeline:
         """Return a pipeline."""

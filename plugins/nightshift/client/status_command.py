@@ -49,11 +49,11 @@ def _all(client: Client, options: argparse.Namespace) -> int:
     models = list(client.models())
     found = [
         Standing(
-            pipeline=pipeline,
-            last_run=next(client.runs(pipeline.name), None),
-            models=tuple(model for model in models if pipeline.name in model.pipelines),
+            pipeline=Pipeline(**found.model_dump(exclude={"last_run"})),
+            last_run=found.last_run,
+            models=tuple(model for model in models if found.name in model.pipelines),
         )
-        for pipeline in client.pipelines()
+        for found in client.pipelines_with_runs()
     ]
     if options.json:
         print_json(found)

@@ -19,9 +19,9 @@ from airflow.models.dag import DagTag
 from airflow.models.xcom import XComModel
 from airflow.utils.session import create_session
 from airflow.utils.types import DagRunTriggeredByType
-from sqlalchemy import Select, select
+from sqlalchemy import Select, func, select
 from sqlalchemy.exc import IntegrityError, OperationalError, SQLAlchemyError
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, defer, joinedload, selectinload
 
 from nightshift.queries.pool_queue import awaited_by
 from nightshift.queries.schemas import Artifact, Pipeline, Run, RunState, RunSummary, StageRun
@@ -45,11 +45,25 @@ MAX_CONF_LEVELS: Final = 32
 RETURN_VALUE: Final = "return_value"
 
 
-def pipelines(names: set[str]) -> list[Pipeline]:
-    """Return the pipelines among DAGs, by name."""
+def pipelines(names: set[str], *, first: str | None = None, limit: int | None = None) -> list[Pipeline]:
+    """Return the pipelines among DAGs, by name.
+
+    Args:
+        first: name to begin with; None: the first one.
+        limit: how many at most; None: all.
+    """
+    asked = _pipelines().where(DagModel.dag_id.in_(names)).order_by(DagModel.dag_id).limit(limit)
+    if first is not None:
+        asked = asked.where(DagModel.dag_id >= first)
     with airflow_session() as session:
-        found = session.scalars(_pipelines().where(DagModel.dag_id.in_(names)).order_by(DagModel.dag_id))
-        return [_pipeline(each) for each in found]
+        return [_pipeline(each) for each in session.scalars(asked)]
+
+
+def last_runs(names: set[str]) -> dict[str, RunSummary]:
+    """Return the newest run of each of these pipelines that has one."""
+    newest = select(func.max(DagRun.id)).where(DagRun.dag_id.in_(names)).group_by(DagRun.dag_id)
+    with airflow_session() as session:
+        return {each.dag_id: _summary(each) for each in session.scalars(_summaries().where(DagRun.id.in_(newest)))}
 
 
 def pipeline_names(names: set[str]) -> set[str]:
@@ -87,7 +101,7 @@ def runs(names: set[str], *, state: str | None, before: int | None, limit: int) 
         limit: how many at most.
     """
     tagged = select(DagTag.dag_id).where(DagTag.name == PIPELINE_TAG)
-    asked = select(DagRun).where(DagRun.dag_id.in_(names), DagRun.dag_id.in_(tagged)).order_by(DagRun.id.desc()).limit(limit + 1)
+    asked = _summaries().where(DagRun.dag_id.in_(names), DagRun.dag_id.in_(tagged)).order_by(DagRun.id.desc()).limit(limit + 1)
     if state is not None:
         asked = asked.where(DagRun.state == state)
     if before is not None:
@@ -257,7 +271,13 @@ def airflow_session() -> Iterator[Session]:
 
 def _pipelines() -> Select[DagModel]:
     tagged = select(DagTag.dag_id).where(DagTag.name == PIPELINE_TAG)
-    return select(DagModel).where(DagModel.dag_id.in_(tagged), DagModel.is_stale.is_(False))
+    # Their tags in one query for all: Airflow reads them for one at a time.
+    return select(DagModel).where(DagModel.dag_id.in_(tagged), DagModel.is_stale.is_(False)).options(selectinload(DagModel.tags))
+
+
+def _summaries() -> Select[DagRun]:
+    """Return the query of all runs, as far as a summary needs them; their notes likewise."""
+    return select(DagRun).options(joinedload(DagRun.dag_run_note), defer(DagRun.conf), defer(DagRun.context_carrier))
 
 
 def _pipeline(found: DagModel) -> Pipeline:

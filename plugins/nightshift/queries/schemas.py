@@ -55,6 +55,12 @@ class RunSummary(Record):
     note: str | None
 
 
+class PipelineWithRun(Pipeline):
+    """A pipeline's DAG, and its newest run."""
+
+    last_run: RunSummary | None = Field(description="Null: there is none, or the user may not see it.")
+
+
 class Artifact(Record):
     """What a stage made, in the store."""
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from nightshift.api.access import Access, Granted
-from nightshift.api.paging import Cursor, Limit, page_of
+from nightshift.api.paging import Cursor, Limit, page_in_parts
 from nightshift.api.path_parameters import PipelineName
 from nightshift.api.problems import WRITES, responses
 from nightshift.api.routing import ApiRoute, IdempotencyKey, accepted, ordered_run_id
 from nightshift.queries import runs
 from nightshift.queries.datasets import check_usable
-from nightshift.queries.schemas import Page, Pipeline, Run
+from nightshift.queries.schemas import Page, Pipeline, PipelineWithRun, Run
 from nightshift.settings import Settings
 from training.contracts import JsonObject
 from training.database import connect
@@ -62,9 +62,21 @@ class StartTraining(StartRun):
 
 
 @router.get("/pipelines", responses=responses(422))
-def pipelines(granted: Granted, limit: Limit = MAX_PAGE, cursor: Cursor = None) -> Page[Pipeline]:
+def pipelines(
+    granted: Granted,
+    with_: Annotated[Literal["last_run"] | None, Query(alias="with", description="Each with its newest run.")] = None,
+    limit: Limit = MAX_PAGE,
+    cursor: Cursor = None,
+) -> Page[Pipeline] | Page[PipelineWithRun]:
     """List the pipelines, by name."""
-    return page_of(runs.pipelines(granted.readable()), lambda found: found.name, cursor, limit)
+    readable = granted.readable()
+    page = page_in_parts(lambda first, count: runs.pipelines(readable, first=first, limit=count), lambda found: found.name, cursor, limit)
+    if with_ is None:
+        return page
+    # A DAG that may be read may have runs that may not.
+    last = runs.last_runs(granted.readable_among({found.name for found in page.items}))
+    found = [PipelineWithRun(**dict(each), last_run=last.get(each.name)) for each in page.items]
+    return Page[PipelineWithRun](items=found, next=page.next)
 
 
 @router.get("/pipelines/{pipeline}", responses=responses(404, 422))

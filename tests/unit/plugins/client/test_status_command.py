@@ -67,6 +67,20 @@ def test_status_for_programs_has_the_records_of_the_api(capsys: pytest.CaptureFi
 
 
 @pytest.mark.usefixtures("server")
+def test_status_asks_for_all_pipelines_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    send = Client._send
+
+    def noted(self: Client, method: str, path: str, **options: Any) -> Any:
+        asked.append(path)
+        return send(self, method, path, **options)
+
+    monkeypatch.setattr(Client, "_send", noted)
+    status([])
+    assert asked == ["/models", "/pipelines"]
+
+
+@pytest.mark.usefixtures("server")
 def test_status_of_a_run_is_the_run_with_its_stages(capsys: pytest.CaptureFixture[str]) -> None:
     assert status([RUN]) == 0
     printed = capsys.readouterr().out
