@@ -32,9 +32,13 @@ def key_of(cursor: str) -> str:
         DeniedError: `cursor.invalid`.
     """
     try:
-        return base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode()
+        key = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode()
     except (binascii.Error, ValueError) as err:
         raise invalid(cursor) from err
+    if "\0" in key:
+        # PostgreSQL takes no text with it.
+        raise invalid(cursor)
+    return key
 
 
 def invalid(cursor: str) -> DeniedError:

@@ -14,11 +14,13 @@ from airflow.models.dagrun import DagRun  # noqa: TID251 - as above
 from airflow.utils.session import create_session
 from sqlalchemy import Engine, delete, event
 
+from nightshift.api.paging import cursor_of, key_of
 from tests.long_histories import pipeline_names, write_histories, write_runs
 from tests.unit.plugins.airflow_dags import PIPELINES
 from tests.unit.plugins.api.test_rest_access import READS
 from tests.unit.plugins.seeded_installation import Seeded
 from training.database import connect
+from training.errors import DeniedError
 
 NUM_MODELS = 12
 NUM_NIGHTS = 9
@@ -85,6 +87,11 @@ def test_a_list_has_the_same_items_in_the_same_order_in_pages_of_any_size(long: 
     assert len({each[key] for each in whole["items"]}) == len(whole["items"]) >= NUM_NIGHTS
     for limit in (1, 4, len(whole["items"]), len(whole["items"]) - 1):
         assert in_parts(long, path, limit) == whole["items"]
+
+
+def test_a_cursor_with_a_character_that_postgresql_refuses_is_invalid() -> None:
+    with pytest.raises(DeniedError, match="is not one of this list"):
+        key_of(cursor_of("search\0ranking"))
 
 
 @pytest.mark.parametrize("path", LISTS)
