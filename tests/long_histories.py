@@ -172,7 +172,7 @@ def write_runs(names: Sequence[str], *, num_nights: int) -> None:
         session.execute(insert(DagTag), [{"dag_id": name, "name": PIPELINE_TAG} for name in names])
         for number in range(num_nights):
             night = FIRST_NIGHT + timedelta(days=number)
-            run = {"run_id": f"scheduled__{night.isoformat()}", "run_type": "scheduled", "state": "success", "conf": {}}
+            run: dict[str, Any] = {"run_id": f"scheduled__{night.isoformat()}", "run_type": "scheduled", "state": "success", "conf": {}}
             run |= {"logical_date": night, "run_after": night, "queued_at": night, "start_date": night, "end_date": night}
             made = session.execute(insert(DagRun.__table__).returning(DagRun.id), [{"dag_id": name, **run} for name in names]).scalars()
             notes = [{"dag_run_id": each, "content": f"rejected: auc +0.1 %, night {number}", "user_id": None} for each in made]
