@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import mlflow
 from mlflow.exceptions import MlflowException
+from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
 from training.errors import UnavailableError
 from training.process.scratch import scratch_folder
 from training.registry.ledger.version_weights import SCHEME, MLflowRegistration, Noted, note, noted, registration_of
+from training.registry.mlflow.saved_model import save_model
 from training.registry.mlflow.schema import ModelSchema, schema_text
-from training.registry.model.code import model_code, write_code
-from training.registry.model.files import write_list
 from training.store import Manifest, Store
 
 logger = logging.getLogger(__name__)
@@ -128,29 +128,6 @@ def register_candidate(
         return make_version(store, client, model, model_id, facts, run=run, tags=tags)
 
 
-def save_model(store: Store, manifest: Manifest, folder: Path, *, inputs: Mapping[str, str]) -> str:
-    """Write the files of a registered model into a new folder, its code included; return the SHA-256 of their list.
-
-    Raises:
-        SpecError: `model.not_isolated`.
-        StoreError: `object.missing`, the weights are not in the store any more; `object.damaged`.
-    """
-    with scratch_folder() as scratch:
-        data = store.manifests.fetch(manifest, scratch / "data")
-        code = model_code(json.loads((data / "model.json").read_bytes())["family"])
-        mlflow.pyfunc.save_model(
-            path=str(folder),
-            loader_module=code.name,
-            data_path=str(data),
-            code_paths=[str(write_code(code, scratch / "code"))],
-            pip_requirements=code.requirements,
-            metadata={"inputs": dict(inputs), "model_digest": manifest.digest},
-        )
-    for compiled in sorted(folder.rglob("*.pyc")):
-        compiled.unlink()
-    return write_list(folder)
-
-
 def run_here(client: Any, run_id: str | None) -> Any | None:
     """Return the MLflow run of a training, None where this server does not have it: it may be another one, or an earlier backup."""
     run = None if run_id is None else unless_gone(client.get_run, run_id)
@@ -174,7 +151,8 @@ def log_model(
         model_type="nightshift",
         experiment_id=experiment_id if run is None else run.info.experiment_id,
     )
-    client.log_model_artifacts(logged.model_id, str(folder))
+    # The client's own method would ask for the place first, which is known.
+    get_artifact_repository(logged.artifact_location).log_artifacts(str(folder))
     mlflow.finalize_logged_model(logged.model_id, "READY")
     note(store, str(logged.model_id), facts)
     return str(logged.model_id)
@@ -184,12 +162,8 @@ def make_version(
     store: Store, client: Any, model: str, model_id: str, facts: Noted, *, run: Any | None, tags: Mapping[str, str]
 ) -> MLflowRegistration:
     """Make a version of a logged model; return the oldest one of its weights, which another process may have made at the same time."""
-    try:
-        client.create_registered_model(model)
-    except MlflowException as err:
-        if err.error_code != "RESOURCE_ALREADY_EXISTS":
-            raise
-    made = client.create_model_version(
+    make = partial(
+        client.create_model_version,
         model,
         source=f"{SCHEME}{model_id}",
         run_id=None if run is None else run.info.run_id,
@@ -199,6 +173,15 @@ def make_version(
         # The version is ready at once. MLflow's client logs that it waits for it.
         await_creation_for=0,
     )
+    # Nearly always the registered model is there.
+    made = unless_gone(make)
+    if made is None:
+        try:
+            client.create_registered_model(model)
+        except MlflowException as err:
+            if err.error_code != "RESOURCE_ALREADY_EXISTS":
+                raise
+        made = make()
     found = find_registered(store, client, model, facts.weights_digest) or registration_of(made.version, made.source, facts)
     logger.info("registered %s version %s", model, found.number)
     return found

@@ -10,11 +10,12 @@ import importlib.metadata
 import io
 import re
 import tokenize
+import zipfile
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple
 
-from training.code.carried import carried_by, distributions
+from training.code.carried import carried_by, distributions_with
 from training.code.closure import OURS, Sources
 from training.contracts import canonical_json, sha256_hex
 from training.errors import SpecError
@@ -32,7 +33,7 @@ from .{module} import {name} as family
 
 def _load_pyfunc(path):
     """Return the predictor of the model's data in the folder `path`. MLflow calls it by name."""
-    return load_checked(path, family() if isinstance(family, type) else family)
+    return load_checked(path, family() if isinstance(family, type) else family, requirements={requirements})
 '''
 
 
@@ -57,23 +58,30 @@ def model_code(family: str) -> ModelCode:
     carried = carried_by([module, SCORING])
     if carried.problems:
         raise SpecError("train.model", carried.problems)
-    files = {"__init__.py": ENTRY.format(module=module, name=name)}
+    found = {distribution for top in carried.libraries for distribution in distributions_with(top)}
+    requirements = sorted(f"{distribution}=={importlib.metadata.version(distribution).split('+')[0]}" for distribution in found)
+    files = {"__init__.py": ENTRY.format(module=module, name=name, requirements=requirements)}
     files |= {found.file: _text_of(found.path, found.package, carried.sources) for found in carried.modules}
     # It checks the interpreter of the installation's commands.
     files[f"{OURS}/__init__.py"] = '"""The part of Nightshift that scores."""\n'
     digest = sha256_hex(canonical_json(files))
-    found = {distribution for top in carried.libraries for distribution in distributions().get(top, ())}
-    requirements = sorted(f"{distribution}=={importlib.metadata.version(distribution).split('+')[0]}" for distribution in found)
     return ModelCode(f"{PREFIX}{digest[:NAME_DIGITS]}", files, requirements)
 
 
 def write_code(code: ModelCode, folder: Path) -> Path:
-    """Write the package below `folder`; return its folder."""
-    for name, text in code.files.items():
-        path = folder / code.name / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    return folder / code.name
+    """Write the package into `folder` as one zip archive, which Python imports from where it is on `sys.path`; return its path.
+
+    Its name contains the code's digest, as that of the package: Python keeps what it has read of an archive by its path.
+    """
+    path = folder / f"{code.name}.zip"
+    # A package without `__init__.py` is found by its folder's entry.
+    folders = {f"{parent}/" for name in code.files for parent in PurePosixPath(code.name, name).parents if parent.name}
+    files = {f"{code.name}/{name}": text for name, text in code.files.items()}
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, text in sorted({**dict.fromkeys(folders, ""), **files}.items()):
+            # An entry without a time: equal code gives equal bytes.
+            archive.writestr(zipfile.ZipInfo(name), text.encode(), zipfile.ZIP_DEFLATED)
+    return path
 
 
 def _text_of(path: Path, package: str, sources: Sources) -> str:

@@ -39,8 +39,7 @@ def rebuilt(store: Store, model_uri: str, folder: Path, *, inputs: Mapping[str, 
     """
     order = {"store": store.bucket.root_uri, "model_uri": model_uri, "inputs": dict(inputs), "folder": str(folder)}
     with subprocess.Popen(
-        # -B: what loading compiles would lie among the files that were listed.
-        [sys.executable, "-B", "-m", "training.registry.model.rebuild"],
+        [sys.executable, "-m", "training.registry.model.rebuild"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -87,7 +86,7 @@ def main() -> int:
 def _carry_out() -> int:
     import mlflow
 
-    from training.registry.mlflow.versions import save_model
+    from training.registry.mlflow.saved_model import save_model
 
     order = json.load(sys.stdin)
     store, folder = Store(order["store"]), Path(order["folder"])

@@ -14,7 +14,7 @@ from tests.unit.training.installed_distribution import installed
 from tests.unit.training.registry.registered import Registry, scores_elsewhere
 from tests.unit.training.stages import evaluate_bench
 from tests.unit.training.stages.evaluate_bench import EvaluateBench
-from training.code.carried import distributions
+from training.code.carried import _by_module
 from training.contracts import ExitCode
 from training.errors import SpecError
 from training.models.predictor import load_predictor
@@ -89,7 +89,7 @@ RIDGE = {"model: boosted_trees": "model: ridge", ", settings: {max_depth: 3}": "
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    caches: list[Any] = [installed_names, distributions]
+    caches: list[Any] = [installed_names, _by_module]
     folder, points = tmp_path_factory.mktemp("site"), {"ridge": "acme_ridge"}
     with installed(folder, "acme_ridge", group="nightshift.families", points=points, files=FILES, caches=caches):
         yield folder

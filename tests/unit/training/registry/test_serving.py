@@ -6,6 +6,7 @@ import logging
 import os
 import shutil
 import socket
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -61,19 +62,23 @@ def test_a_model_as_it_was_registered_scores_as_the_stores_files_do(saved: tuple
 
 
 def in_code(model: Path, canary: Path) -> None:
-    (path,) = model.glob("code/*/__init__.py")
-    path.write_text(CANARY.format(path=str(canary)) + path.read_text(encoding="utf-8"), encoding="utf-8")
+    (path,) = model.glob("*.zip")
+    with zipfile.ZipFile(path) as archive:
+        texts = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, text in texts.items():
+            archive.writestr(name, CANARY.format(path=str(canary)).encode() + text if name.endswith(".py") else text)
 
 
 def as_a_new_module(model: Path, canary: Path) -> None:
-    (model / "code" / "sitecustomize.py").write_text(CANARY.format(path=str(canary)), encoding="utf-8")
+    (model / "sitecustomize.py").write_text(CANARY.format(path=str(canary)), encoding="utf-8")
 
 
 def in_mlmodel(model: Path, canary: Path) -> None:
     (model / "evil.py").write_text(CANARY.format(path=str(canary)), encoding="utf-8")
     text = (model / "MLmodel").read_text(encoding="utf-8")
     (model / "MLmodel").write_text(
-        text.replace(f"loader_module: {PREFIX}", "loader_module: evil # ").replace("code: code", "code: ."), encoding="utf-8"
+        text.replace(f"loader_module: {PREFIX}", "loader_module: evil # ").replace(f"code: {PREFIX}", "code: . # "), encoding="utf-8"
     )
 
 

@@ -17,7 +17,7 @@ from tests.unit.training.registry.histories import History, played
 from tests.unit.training.registry.tracking_databases import ServedTracking, Tracking
 from training.errors import DataError, StoreError
 from training.registry.mlflow import restoring
-from training.registry.mlflow.versions import save_model
+from training.registry.mlflow.saved_model import save_model
 from training.store import Store
 
 pytestmark = pytest.mark.slow
