@@ -27,6 +27,8 @@ class MLflowState:
         found = unless_gone(self.client.get_registered_model, model)
         self.aliases = {} if found is None else {str(alias): str(number) for alias, number in found.aliases.items()}
         self._versions = {str(version.version): version for version in pages(self.client.search_model_versions, f"name = '{model}'")}
+        # `MlflowClient` asks before each write to a version whether its model is a prompt; the search has found no version of prompts.
+        self.versions_writer: Any = self.client._get_registry_client()
         self._tagged: dict[str, list[Any]] = {}
         for version in sorted(self._versions.values(), key=lambda version: int(version.version)):
             self._tagged.setdefault(version.tags.get(WEIGHTS_TAG, ""), []).append(version)

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import mlflow
-from mlflow.entities import Dataset, DatasetInput, InputTag, Metric
+from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, RunTag
+from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
 from training.contracts import Instant, StageRequest
 from training.engine.tracking.mlflow_delivery import quick_requests
@@ -85,7 +86,8 @@ def log_evaluation(evaluated: Evaluated, metrics: Mapping[str, float], report: b
         return
     with registry_faults(), scratch_folder() as folder:
         client = mlflow.MlflowClient()
-        if run_here(client, run_id) is None:
+        run = run_here(client, run_id)
+        if run is None:
             logger.warning("this MLflow server does not have the run %s: the evaluation is not logged there", run_id)
             return
         inputs = _data_parts(evaluated)
@@ -94,8 +96,9 @@ def log_evaluation(evaluated: Evaluated, metrics: Mapping[str, float], report: b
         client.log_batch(run_id, metrics=list(_metrics(evaluated, metrics, tested)))
         path = folder / "evaluation.html"
         path.write_bytes(report)
-        client.log_artifact(run_id, str(path))
-        _describe_experiment(client, run_id, evaluated.description)
+        # The client's own method would ask for the run once more.
+        get_artifact_repository(run.info.artifact_uri).log_artifact(str(path))
+        _describe_experiment(client, run.info.experiment_id, evaluated.description)
 
 
 def note_decision(run_id: str | None, entry: Entry) -> None:
@@ -108,9 +111,7 @@ def note_decision(run_id: str | None, entry: Entry) -> None:
     tags = {"decision": entry.outcome.replace("_", " "), "version": entry.semantic_version or entry.version, NOTE_TAG: headline(entry)}
     try:
         with quick_requests(), registry_faults():
-            client = mlflow.MlflowClient()
-            for name, value in tags.items():
-                client.set_tag(run_id, name, value)
+            mlflow.MlflowClient().log_batch(run_id, tags=[RunTag(name, value) for name, value in tags.items()])
     except UnavailableError as err:
         logger.warning("the MLflow run %s does not name the decision: %s", run_id, err)
 
@@ -150,9 +151,9 @@ def _column_type(arrow: str) -> str:
     return "datetime" if arrow.startswith(("timestamp", "date")) else COLUMN_TYPES.get(arrow, "binary")
 
 
-def _describe_experiment(client: Any, run_id: str, description: str) -> None:
-    """Give the run's experiment the pipeline's description, unless it has one: a person's stays."""
-    experiment = client.get_experiment(client.get_run(run_id).info.experiment_id)
+def _describe_experiment(client: Any, experiment_id: str, description: str) -> None:
+    """Give an experiment the pipeline's description, unless it has one: a person's stays."""
+    experiment = client.get_experiment(experiment_id)
     if not description or experiment.tags.get(NOTE_TAG):
         return
     with set_by_two():

@@ -6,7 +6,6 @@ import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -162,8 +161,12 @@ def make_version(
     store: Store, client: Any, model: str, model_id: str, facts: Noted, *, run: Any | None, tags: Mapping[str, str]
 ) -> MLflowRegistration:
     """Make a version of a logged model; return the oldest one of its weights, which another process may have made at the same time."""
-    make = partial(
-        client.create_model_version,
+    try:
+        client.create_registered_model(model)
+    except MlflowException as err:
+        if err.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+    made = client.create_model_version(
         model,
         source=f"{SCHEME}{model_id}",
         run_id=None if run is None else run.info.run_id,
@@ -173,15 +176,6 @@ def make_version(
         # The version is ready at once. MLflow's client logs that it waits for it.
         await_creation_for=0,
     )
-    # Nearly always the registered model is there.
-    made = unless_gone(make)
-    if made is None:
-        try:
-            client.create_registered_model(model)
-        except MlflowException as err:
-            if err.error_code != "RESOURCE_ALREADY_EXISTS":
-                raise
-        made = make()
     found = find_registered(store, client, model, facts.weights_digest) or registration_of(made.version, made.source, facts)
     logger.info("registered %s version %s", model, found.number)
     return found

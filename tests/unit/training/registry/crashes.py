@@ -12,6 +12,7 @@ from typing import Any
 from unittest import mock
 
 import mlflow
+from mlflow.tracking._model_registry.client import ModelRegistryClient
 
 from tests.unit.training.registry.registered import registered
 from tests.unit.training.registry.scenes import decide_on
@@ -66,8 +67,8 @@ def dying(url: str, at: str | None, end: Callable[[], None] = die_by_exception) 
     with ExitStack() as patches:
         patches.enter_context(mock.patch.object(dialect, "do_commit", partial(around, "commit", dialect.do_commit)))
         for name in CALLS:
-            real = getattr(mlflow.MlflowClient, name)
-            patches.enter_context(mock.patch.object(mlflow.MlflowClient, name, _method(partial(around, name, real))))
+            real = getattr(ModelRegistryClient, name)
+            patches.enter_context(mock.patch.object(ModelRegistryClient, name, _method(partial(around, name, real))))
         yield passed
 
 

@@ -32,7 +32,7 @@ from training.store import Store
 
 ROOT: Final = Path(__file__).resolve().parents[4]
 MODEL: Final = "orders"
-MARK: Final = "history.json"
+MARK: Final = "mark.txt"
 """The file of a model whose content differs from that of all others: what tells the weights behind a version, whatever MLflow says."""
 HOUR: Final = timedelta(hours=1)
 
@@ -215,7 +215,7 @@ class History:
         path = mlflow.artifacts.download_artifacts(
             f"models:/{MODEL}@{alias}", dst_path=str(self.folder / f"served-{len(self.log)}-{alias}")
         )
-        return sha256_hex((Path(path) / "data" / "data" / MARK).read_bytes())
+        return sha256_hex((Path(path) / "data" / MARK).read_bytes())
 
     def are_deleted(self, weights: str | None) -> bool:
         entry = next(entry for entry in self.ledger.history(MODEL) if entry.weights_digest == weights)

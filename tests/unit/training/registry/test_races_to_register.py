@@ -27,7 +27,7 @@ class DiedError(BaseException):
 def name(registry: mlflow.MlflowClient, monkeypatch: pytest.MonkeyPatch) -> str:
     """Name of a model that nobody has registered; its artifacts stay where they are."""
     monkeypatch.setattr(mlflow_versions, "save_model", lambda *_rest, **_named: "f" * 64)
-    monkeypatch.setattr(mlflow.MlflowClient, "log_model_artifacts", lambda *_: None)
+    monkeypatch.setattr(mlflow_versions, "get_artifact_repository", lambda _: SimpleNamespace(log_artifacts=lambda _: None))
     return f"m{uuid.uuid4().hex[:8]}"
 
 

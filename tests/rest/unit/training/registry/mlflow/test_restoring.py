@@ -173,7 +173,7 @@ def test_another_manifest_of_the_same_weights_that_was_rejected_is_neither_made_
     lose(scene)
     scene.mirror()
     folder = mlflow.artifacts.download_artifacts(f"models:/{scene.model}@champion")
-    assert (Path(folder) / "data" / "data" / "transforms.json").read_bytes() == scene.files["transforms.json"]
+    assert (Path(folder) / "data" / "transforms.json").read_bytes() == scene.files["transforms.json"]
     assert find_version(scene.ledger, scene.ledger.outline(scene.model), "1.1.0", scene.model).model_uri == champion
 
 
