@@ -89,7 +89,7 @@ def test_a_list_has_the_same_items_in_the_same_order_in_pages_of_any_size(long: 
         assert in_parts(long, path, limit) == whole["items"]
 
 
-def test_a_cursor_with_a_character_that_postgresql_refuses_is_invalid() -> None:
+def test_a_cursor_with_the_character_nul_is_invalid() -> None:
     with pytest.raises(DeniedError, match="is not one of this list"):
         key_of(cursor_of("search\0ranking"))
 
