@@ -4,10 +4,10 @@
 
 Arguments, rendezvous, environment of the ranks, signals and sessions are torchrun's own. It differs in three points.
 
-torchrun starts each rank as a new interpreter, which imports torch and the stage. Here this process imports both, and forks the ranks
-before torchrun begins: before its store, its sockets and its threads exist. A forked rank waits in its own session until torchrun starts
-it, then takes the environment that torchrun gives it, and runs the module as `python -m` does. Of a run of search_ranking with two
-ranks that saves more than a tenth of the CPU (docs/performance.md).
+torchrun starts each rank as a new interpreter, which imports torch and the stage. Here this process imports both, of a torch for GPUs torch
+alone, and forks the ranks before torchrun begins: before its store, its sockets and its threads exist. A forked rank waits in its own
+session until torchrun starts it, then takes the environment that torchrun gives it, and runs the module as `python -m` does. Of a run of
+search_ranking with two ranks that saves more than a tenth of the CPU (docs/performance.md).
 
 torchrun ends with 1 whatever happened. Here this process ends with 128 + the number of the signal that asked it to stop, and with 75 where
 all ranks that failed were asked to stop or lost another one: by that a Job tells members that its queue stopped from those that failed.
@@ -111,18 +111,16 @@ def main() -> None:
         from torch.distributed import run as torchrun
 
         options = torchrun.get_args_parser().parse_args(sys.argv[1:])
-        may_be_forked = may_fork()
-        if may_be_forked:
+        if may_import_stage():
             import_only(options.training_script)
-    if may_be_forked:
-        if others := other_threads():
-            say(f"ranks are not forked: {', '.join(others)} runs in addition to the main thread")
-        elif isinstance(forked := fork_ranks(options), Rank):
-            gc.enable()
-            forked.run()
-            return
-        else:
-            waiting = forked
+    if others := other_threads():
+        say(f"ranks are not forked: {', '.join(others)} runs in addition to the main thread")
+    elif isinstance(forked := fork_ranks(options), Rank):
+        gc.enable()
+        forked.run()
+        return
+    else:
+        waiting = forked
     gc.enable()
     started: list[Started] = []
     with stops_by_exit_code(options.training_script_args[-1], started), started_by(waiting, started):
@@ -137,8 +135,11 @@ def start_limit_seconds() -> float:
         return START_LIMIT.seconds
 
 
-def may_fork() -> bool:
-    """Return whether no GPU can be in use: drivers of GPUs do not survive a fork, and whether they were touched is not ours to know."""
+def may_import_stage() -> bool:
+    """Return whether the stage may be imported before the ranks are forked: no GPU can be in use.
+
+    Drivers of GPUs do not survive a fork. torch touches none when it is imported; what the stage imports may be a user's.
+    """
     import torch
 
     is_for_gpus = any(getattr(torch.version, name, None) for name in GPU_BUILDS)
