@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import psutil
 import pytest
 from mlflow import MlflowClient
 
@@ -30,6 +31,11 @@ def test_first_night_makes_a_champion_and_the_second_is_compared_with_it(install
     evaluation = installation.store.manifests.get(results["evaluate"].artifact_uri, kind="evaluation")
     assert evaluation.meta["champion"]["weights_digest"] == champion.weights_digest
     assert len(installation.ledger.history(PIPELINE)) == 2
+    own_processes = [stage for stage in RAN if "the stage has a new process" in installation.log(PIPELINE, second, stage)]
+    assert own_processes == [], "every stage of a laptop's night is forked from the template"
+    # Another stage may be running: what it forks shows its own command.
+    commands = [psutil.Process(process.pid).cmdline() for process in installation.pids("scheduler")]
+    assert ["-m", "training.runtime.template"] in [command[1:3] for command in commands], "the supervisor finds it, and `make stop` ends it"
 
 
 def test_housekeeping_as_shipped_registers_a_champion_again_that_mlflow_has_lost(installation: Installation) -> None:

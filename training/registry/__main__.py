@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from training.command_line import exit_code_of
 from training.errors import DeniedError, shown
 from training.registry.ledger.ledger import Ledger
-from training.runtime.lazy_imports import MLFLOW_DEFERRED, MLFLOW_OPTIONAL, lean_imports
 from training.store import installed_store
 
 
@@ -31,9 +30,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _check(ledger: Ledger, options: argparse.Namespace) -> int:
     names = _names(ledger, options.model)
-    with lean_imports(deferred=MLFLOW_DEFERRED, absent=MLFLOW_OPTIONAL):
-        from training.registry.mlflow.mirror import differences, mirror
-        from training.registry.mlflow.repair import check_answers
+    from training.registry.mlflow.mirror import differences, mirror
+    from training.registry.mlflow.repair import check_answers
 
     check_answers()
     store, found, left = installed_store(), 0, 0

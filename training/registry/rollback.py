@@ -6,7 +6,6 @@ from training.errors import DeniedError, UnavailableError
 from training.registry.ledger.alias_findings import RecordedFindings
 from training.registry.ledger.decisions import roll_back
 from training.registry.ledger.ledger import Ledger
-from training.runtime.lazy_imports import MLFLOW_DEFERRED, lean_imports
 from training.store import Store
 
 
@@ -23,10 +22,9 @@ def roll_back_and_mirror(ledger: Ledger, store: Store, model: str, *, to: str, e
         UnavailableError: `mlflow.unavailable`: the rollback is recorded, and MLflow does not answer.
     """
     kept = roll_back(ledger, model, by=by, reason=reason, to=to, expected_revision=expected_revision)
-    with lean_imports(deferred=MLFLOW_DEFERRED):
-        # MLflow: a second that the ledger need not wait for.
-        from training.registry.mlflow.mirror import mirror
-        from training.registry.mlflow.repair import check_answers
+    # MLflow: a second that the ledger need not wait for.
+    from training.registry.mlflow.mirror import mirror
+    from training.registry.mlflow.repair import check_answers
 
     try:
         # Its client would try for four minutes.

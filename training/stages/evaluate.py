@@ -53,7 +53,6 @@ from training.pages.evaluation import EvaluationPage, render_report
 from training.pages.evaluation_view import mlflow_facts
 from training.pages.plots import task_plots
 from training.registry.gates.judging import decide
-from training.runtime.lazy_imports import MLFLOW_DEFERRED, MLFLOW_MODELS_OPTIONAL, lean_imports
 from training.runtime.runner import StageContext, StageOutput, main
 from training.spec import PipelineSpec
 from training.spec.registration import registered_words
@@ -209,9 +208,8 @@ def _calls(limits: LatencyLimits, folder: Path, rows: pd.DataFrame, *, group: st
 
 def _register(context: StageContext, model: Manifest, predictor: Predictor, rows: pd.DataFrame, run_id: str | None) -> MLflowRegistration:
     # Its threads: the process that measures the latency is forked before.
-    with lean_imports(deferred=MLFLOW_DEFERRED, absent=MLFLOW_MODELS_OPTIONAL):
-        from training.registry.mlflow.schema import ModelSchema, output_columns
-        from training.registry.mlflow.versions import register_candidate
+    from training.registry.mlflow.schema import ModelSchema, output_columns
+    from training.registry.mlflow.versions import register_candidate
 
     inputs = {name: str(rows[name].dtype) for name in predictor.inputs}
     request, spec = context.request, context.spec

@@ -27,7 +27,9 @@ from training.registry.ledger.ledger import AliasHolder, Entry, Ledger, ModelAli
 from training.registry.ledger.reasons import Reason, all_words, headline, reason_line
 from training.registry.ledger.semver import Recipe, semantic_version
 from training.registry.ledger.version_weights import MLflowRegistration
-from training.runtime.lazy_imports import MLFLOW_DEFERRED, MLFLOW_OPTIONAL, lean_imports
+from training.registry.mlflow.mirror import mirror
+from training.registry.mlflow.restoring import Origin, registration_now
+from training.registry.mlflow.runs import note_decision
 from training.runtime.provenance import SAME_MODULES
 from training.runtime.runner import StageContext, StageOutput, main
 from training.spec import PipelineSpec, spec_part
@@ -35,11 +37,6 @@ from training.spec.covered_keys import import_part
 from training.spec.descriptors.families import FAMILIES
 from training.spec.registration import registered_words
 from training.store import Manifest, Store
-
-with lean_imports(deferred=MLFLOW_DEFERRED, absent=MLFLOW_OPTIONAL):
-    from training.registry.mlflow.mirror import mirror
-    from training.registry.mlflow.restoring import Origin, registration_now
-    from training.registry.mlflow.runs import note_decision
 
 logger = logging.getLogger(__name__)
 

@@ -9,11 +9,8 @@ from datetime import UTC, datetime
 
 from training.engine.tracking.mlflow_delivery import deliver_all
 from training.registry.ledger.ledger import Ledger
-from training.runtime.lazy_imports import MLFLOW_DEFERRED, MLFLOW_OPTIONAL, lean_imports
+from training.registry.mlflow.repair import repair_models
 from training.runtime.runner import StageContext, StageOutput, main
-
-with lean_imports(deferred=MLFLOW_DEFERRED, absent=MLFLOW_OPTIONAL):
-    from training.registry.mlflow.repair import repair_models
 
 
 def work(context: StageContext) -> StageOutput:

@@ -29,7 +29,6 @@ from training.models.base import FitContext, FitResult, load_family
 from training.models.predictor import FORMAT_VERSION
 from training.process import liveness
 from training.runtime import preemption
-from training.runtime.lazy_imports import lean_imports
 from training.runtime.provenance import environment
 from training.runtime.runner import StageContext, StageOutput, main
 from training.spec import PipelineSpec
@@ -149,7 +148,7 @@ def join_gang(train: Train, expected: str | None, *, num_processes: int) -> Gang
     if facts is not None and not facts.uses_torch and num_processes == 1 and not (use_gpus and expected):
         gang = Alone()
     else:
-        with liveness.phase("start", "import of torch"), lean_imports():
+        with liveness.phase("start", "import of torch"):
             from training.engine.parallel.gang import Gang
         gang = Gang.join(threads_per_process=train.threads_per_process, use_gpus=use_gpus)
     check_expected(gang.device, expected)

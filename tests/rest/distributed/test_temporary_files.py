@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from devstack.processes import MARK, kill_all, marked_by_home
 from nightshift.execution.local import LocalLauncher
 from nightshift.settings import Settings
 from tests.distributed.launched import await_condition, processes_of
@@ -39,10 +40,13 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     folder = tmp_path_factory.mktemp("temporary")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NIGHTSHIFT_HOME", str(folder / "home"))
+        # By which the template of its stages is found.
+        patch.setenv(MARK, f"test:0:{folder / 'home'}")
         patch.setenv("NIGHTSHIFT_DATABASE", f"sqlite:///{folder}/nightshift.db")
         patch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
         patch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
         yield Bench(folder, epochs=8, batch_size=50, processes=2, every="1s")
+        kill_all(lambda: marked_by_home(folder / "home"))
 
 
 @pytest.fixture

@@ -24,7 +24,6 @@ from training.errors import StoreError
 from training.installation import GPUS
 from training.process import liveness
 from training.runtime.context import StageContext
-from training.runtime.lazy_imports import MLFLOW_DEFERRED, MLFLOW_OPTIONAL, lean_imports
 from training.runtime.provenance import environment, git_state
 from training.store import Bucket
 from training.store.metric_journal import JournalWriter, MetricJournal, RawPoint, journal_name
@@ -227,8 +226,7 @@ class Tracker:
 
     def _open(self) -> None:
         # Takes a second: in the thread, during the first steps.
-        with lean_imports(deferred=MLFLOW_DEFERRED, absent=MLFLOW_OPTIONAL):
-            import mlflow
+        import mlflow
 
         self._client = mlflow.MlflowClient()
         run_id = open_run(self._client, self._journal)

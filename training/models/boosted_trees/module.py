@@ -8,21 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+import xgboost
 from numpy.typing import NDArray
 
 from training.data.features.transforms import Matrix
 from training.errors import PreemptedError, Problem, SpecError
 from training.models.base import Family, FitContext, FitResult, ImportedArtifact, Scorer
 from training.models.boosting_rounds import Rounds
-from training.runtime.lazy_imports import lean_imports
 
 if TYPE_CHECKING:
     from training.contracts import JsonValue
     from training.engine.checkpoint.format import Position
-
-with lean_imports(absent=["sklearn"]):
-    # A second of CPU, for classes that look like scikit-learn's.
-    import xgboost
 
 logger = logging.getLogger(__name__)
 

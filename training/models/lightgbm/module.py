@@ -10,16 +10,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+import lightgbm
 import numpy as np
 from numpy.typing import NDArray
 
 from training.data.features.transforms import Matrix
 from training.models.base import Family, FitContext, FitResult, Scorer
-from training.runtime.lazy_imports import lean_imports
-
-with lean_imports(absent=["sklearn"]):
-    # A second of CPU, for classes that look like scikit-learn's.
-    import lightgbm
 
 WEIGHTS: Final = "weights.txt"
 LOG_LABELS: Final = "log_labels"

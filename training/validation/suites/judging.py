@@ -20,7 +20,6 @@ import pyarrow.compute as pc
 from training.contracts import JsonObject, JsonValue
 from training.errors import Problem, SpecError, shown
 from training.installation import CHECKOUT, EXPECTATIONS
-from training.runtime.lazy_imports import lean_imports
 from training.spec.reader.problems import nearest
 from training.validation.columns.statistics import ColumnProfile
 from training.validation.results import CheckResult
@@ -41,10 +40,6 @@ from training.validation.suites.wording import columns_named, result_of
 if TYPE_CHECKING:
     import pandas as pd
 
-DEFERRED: Final = ("altair", "scipy.spatial", "scipy.stats")
-"""Great Expectations needs them for distributions and for the charts of its own pages."""
-ABSENT: Final = ("boto3", "botocore", "cryptography", "google.cloud", "psycopg2", "sqlalchemy")
-"""What it can do without: it judges data frames here, no databases and clouds."""
 MIB: Final = 2**20
 
 
@@ -199,10 +194,9 @@ class SuiteJudge:
 
     def _prepared(self, narrow: Collection[str]) -> dict[int, Any]:
         """Return Great Expectations' own expectations by their position in the file; refuse all that it does not know at once."""
-        with lean_imports(deferred=DEFERRED, absent=ABSENT):
-            # A second of CPU even so, which a pipeline without suites does not pay.
-            import great_expectations  # noqa: F401 - it registers its expectations
-            from great_expectations.expectations.expectation_configuration import ExpectationConfiguration
+        # A second of CPU, which a pipeline without suites does not pay.
+        import great_expectations  # noqa: F401 - it registers its expectations
+        from great_expectations.expectations.expectation_configuration import ExpectationConfiguration
 
         prepared: dict[int, Any] = {}
         problems: list[Problem] = []

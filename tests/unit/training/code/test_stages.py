@@ -151,7 +151,6 @@ def test_imports_by_a_computed_name_are_where_the_roots_stand_for_them() -> None
     asks = (
         ("training.runtime.provenance", "_model_package_paths"),
         ("training.code.closure", "_find"),
-        ("training.runtime.lazy_imports", "_found"),
         ("training.code.carried", "_add_libraries"),
     )
     for module, function in asks:

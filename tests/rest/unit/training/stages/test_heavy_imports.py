@@ -1,4 +1,4 @@
-"""Which heavy modules each stage's process imports: a list, since imports were two thirds of a small night's CPU.
+"""Which heavy modules each stage's process imports where it is not forked from the template, as in pods.
 
 A stage runs as it ships, in a process of its own; a `sitecustomize` notes what it and its children had imported when they ended, and
 which files of training/ they had opened: those must be in the code that the stage's work is named after.
@@ -32,12 +32,10 @@ HEAVY: Final = frozenset(
 )
 TABLES: Final = frozenset({"duckdb", "pyarrow"})
 FRAMES: Final = TABLES | {"pandas"}
-MLFLOW: Final = frozenset({"mlflow"})
-"""MLflow without its judges, which bring FastAPI, and without scipy.sparse (`training.runtime.lazy_imports`)."""
-XGBOOST: Final = frozenset({"xgboost", "scipy", "pandas", "pyarrow"})
-"""XGBoost's own import, which leaves out its classes for scikit-learn (`training.runtime.lazy_imports`)."""
-LIGHTGBM: Final = frozenset({"lightgbm", "scipy", "pandas", "pyarrow"})
-"""The same for LightGBM."""
+SKLEARN: Final = frozenset({"sklearn", "scipy", "scipy.stats", "pandas", "pyarrow"})
+"""Trees of both libraries import it for classes that look like its own."""
+MLFLOW: Final = frozenset({"mlflow", "fastapi", "scipy", "pandas", "pyarrow"})
+SUITES: Final = frozenset({"great_expectations", "altair", "botocore", "scipy", "scipy.stats", "sqlalchemy"})
 LATENCY: Final = "training.evaluation.latency"
 LAUNCHER: Final = "training.runtime.torchrun"
 """It imports what its ranks do before their work; they are forked from it."""
@@ -45,7 +43,7 @@ LAUNCHER: Final = "training.runtime.torchrun"
 ALLOWED: Final = {
     "ranker": {
         "ingest": TABLES | {"sqlalchemy"},
-        "validate": FRAMES | {"great_expectations", "scipy"},
+        "validate": FRAMES | SUITES,
         "prepare": FRAMES,
         # Without torch's compiler (`training.engine.uncompiled_torch`); in two ranks, which are compared.
         "train": FRAMES | MLFLOW | {"torch", "training.large"},
@@ -60,15 +58,15 @@ ALLOWED: Final = {
         "ingest": TABLES | {"sqlalchemy"},
         "validate": TABLES,
         "prepare": FRAMES,
-        "train": FRAMES | MLFLOW | XGBOOST,
-        "evaluate": FRAMES | MLFLOW | XGBOOST,
-        LATENCY: FRAMES | XGBOOST,
+        "train": FRAMES | MLFLOW | SKLEARN | {"xgboost"},
+        "evaluate": FRAMES | MLFLOW | SKLEARN | {"xgboost"},
+        LATENCY: FRAMES | SKLEARN | {"xgboost"},
         "promote": MLFLOW | {"sqlalchemy"},
     },
     "lightgbm": {
-        "train": FRAMES | MLFLOW | LIGHTGBM,
-        "evaluate": FRAMES | MLFLOW | LIGHTGBM,
-        LATENCY: FRAMES | LIGHTGBM,
+        "train": FRAMES | MLFLOW | SKLEARN | {"lightgbm"},
+        "evaluate": FRAMES | MLFLOW | SKLEARN | {"lightgbm"},
+        LATENCY: FRAMES | SKLEARN | {"lightgbm"},
     },
     # Scoring is NumPy's.
     "linear": {
