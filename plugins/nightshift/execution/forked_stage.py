@@ -84,11 +84,19 @@ def fork_stage(
         if has == wanted:
             return _asked(connection, {"module": program[0], "arguments": program[1:], "environment": dict(environment)})
         connection.close()
-        reason = f"it needs another {next(name for name in wanted if has[name] != wanted[name])} than its template has"
+        reason = f"it needs another {_differing(has, wanted)} than its template has"
     except (OSError, subprocess.SubprocessError) as err:
         reason = f"its template does not answer: {err}"
     say(f"the stage has a new process: {reason}")
     return None
+
+
+def _differing(has: JsonObject, wanted: JsonObject) -> str:
+    name = next(name for name in wanted if has[name] != wanted[name])
+    if name != "environment":
+        return name
+    one, other = has[name], wanted[name]
+    return "environment (" + ", ".join(sorted(key for key in {*one, *other} if one.get(key) != other.get(key))) + ")"
 
 
 def _asked(connection: socket.socket, program: JsonObject) -> ForkedStage:

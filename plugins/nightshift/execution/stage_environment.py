@@ -31,7 +31,7 @@ MEBIBYTE: Final = 2**20
 GRACE_SECONDS: Final = 4.0
 """Between TERM and KILL: Airflow leaves five."""
 OF_TRAININGS: Final = ("NCCL_", "GLOO_")
-OF_MLFLOW: Final = ("MLFLOW_TRACKING_", "MLFLOW_HTTP_REQUEST_", "MLFLOW_S3_", "MLFLOW_DISABLE_TELEMETRY")
+OF_MLFLOW: Final = ("MLFLOW_TRACKING_", "MLFLOW_HTTP_REQUEST_", "MLFLOW_S3_")
 """Of its clients; those of its server are in none."""
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from devstack.environment import environment
 from devstack.processes import ProcessId, kill_all, marked_by_home
 from nightshift.execution.forked_stage import FOLDER, ForkedStage, fork_stage
 from nightshift.execution.local import LocalLauncher
@@ -25,7 +26,7 @@ from training.installation import OF_STAGES, OF_SYSTEM
 from training.process.identity import pid_namespace
 from training.runtime.attempt_errors import HUNG
 from training.runtime.provenance import CHECKOUT
-from training.runtime.template import READ_AT_START
+from training.runtime.template import READ_AT_START, at_start
 from training.spec import load_spec
 from training.stage_table import ALL_STAGES
 
@@ -301,9 +302,9 @@ def test_template_has_of_this_package_what_the_stage_imports_too(home: Path, sta
 @pytest.mark.parametrize(
     ("change", "folder", "differing"),
     [
-        ({"PYTHONHASHSEED": "1"}, CHECKOUT, "environment"),
-        ({"OMP_WAIT_POLICY": "ACTIVE"}, CHECKOUT, "environment"),
-        ({"PYTHONPATH": "/elsewhere"}, CHECKOUT, "environment"),
+        ({"PYTHONHASHSEED": "1"}, CHECKOUT, "environment (PYTHONHASHSEED)"),
+        ({"OMP_WAIT_POLICY": "ACTIVE"}, CHECKOUT, "environment (OMP_WAIT_POLICY)"),
+        ({"PYTHONPATH": "/elsewhere"}, CHECKOUT, "environment (PYTHONPATH)"),
         ({}, Path("/tmp"), "folder"),
     ],
 )
@@ -317,7 +318,7 @@ def test_stage_that_needs_other_values_at_its_start_has_a_new_process(
 
 def test_each_variable_of_a_stage_is_read_at_its_start_or_when_it_is_used(installation: Path) -> None:
     del installation
-    given = {name: "x" for name in (*OF_SYSTEM, *OF_STAGES)} | {"MLFLOW_DISABLE_TELEMETRY": "x"}
+    given = {name: "x" for name in (*OF_SYSTEM, *OF_STAGES)}
     passed = stage_environment(Settings.from_environment(), "promote", SPEC, given)
     # Read when a request is made, when a context is opened, or by this package, which reads none while it is imported.
     used_later = {name for name in passed if name.startswith("NIGHTSHIFT_")} - {"NIGHTSHIFT_SERVICE"}
@@ -325,6 +326,15 @@ def test_each_variable_of_a_stage_is_read_at_its_start_or_when_it_is_used(instal
     used_later |= {"CUDA_VISIBLE_DEVICES", "GLOO_SOCKET_IFNAME", "MLFLOW_TRACKING_URI"}
     used_later |= {name for name in passed if name.lower().endswith("_proxy")}
     assert {name for name in passed if not name.startswith("OMP_")} - used_later == READ_AT_START
+
+
+def test_all_stages_of_an_installation_are_forked_from_one_template(installation: Path) -> None:
+    del installation
+    given = environment(Settings.from_environment())
+    has = at_start(stage_environment(Settings.from_environment(), "ingest", SPEC, given))
+    assert {stage: at_start(stage_environment(Settings.from_environment(), stage, SPEC, given)) for stage in ALL_STAGES} == {
+        stage: has for stage in ALL_STAGES
+    }
 
 
 def test_an_edit_between_two_stages_is_what_the_second_runs_while_the_first_goes_on(own_home: Path) -> None:
