@@ -219,7 +219,7 @@ OF_STAGES: Final = frozenset(
     "NIGHTSHIFT_START_TIMEOUT_SECONDS NIGHTSHIFT_COLLECTIVE_TIMEOUT_SECONDS NIGHTSHIFT_SLOW_WORK_TIMEOUT_SECONDS "
     "NIGHTSHIFT_PREEMPTION_NOTICE NIGHTSHIFT_CLOUD_IDENTITY NIGHTSHIFT_NODE NIGHTSHIFT_SERVICE".split()
 )
-"""Of every stage: of one pipeline, all stages have the same, so that all are forked from one template. A test compares them with training/."""
+"""Of every stage: with the same values all are forked from one template. A test compares them with what training/ declares."""
 OF_LIBRARIES: Final = ("OMP_",)
 OF_CLOUDS: Final[Mapping[str, str]] = {"s3": "AWS_", "gs": "GOOGLE_", "az": "AZURE_"}
 """Scheme of a URI to the prefix of its cloud's variables."""
