@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Any, BinaryIO, Final
 
 from training.contracts import JsonObject
 from training.process.identity import pid_namespace
@@ -91,7 +91,7 @@ def fork_stage(
     return None
 
 
-def _differing(has: JsonObject, wanted: JsonObject) -> str:
+def _differing(has: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
     name = next(name for name in wanted if has[name] != wanted[name])
     if name != "environment":
         return name
