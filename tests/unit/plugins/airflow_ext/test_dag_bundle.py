@@ -50,6 +50,9 @@ class Watched:
         with create_session() as session:
             dag = DagModel(dag_id=dag_id or name, bundle_name=NAME, relative_fileloc=file.name, last_parsed_time=at, tags=tags, **values)
             session.add(dag)
+        # A change of a file is dated by the kernel's last tick.
+        while file.stat().st_ctime <= at.timestamp():
+            file.touch()
         return yaml_of(file)
 
     def failed(self, name: str, *, parsed: timedelta) -> None:
