@@ -40,9 +40,13 @@ def start(bench: Bench, name: str, attempt_id: str, *options: str) -> subprocess
         "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     }
     command = [sys.executable, *TORCHRUN, *options, "-m", "training.stages.train", bench.ask_train(name, attempt_id)]
-    log_path = Path(bench.store.root_uri.removeprefix("file://")).parent / f"{name}-{attempt_id}.log"
-    with log_path.open("wb") as log:
+    with log_path(bench, name, attempt_id).open("wb") as log:
         return subprocess.Popen(command, cwd=CHECKOUT, env=environment, stdout=log, stderr=subprocess.STDOUT)
+
+
+def log_path(bench: Bench, name: str, attempt_id: str) -> Path:
+    """Return the path of what torchrun and its ranks print."""
+    return Path(bench.store.root_uri.removeprefix("file://")).parent / f"{name}-{attempt_id}.log"
 
 
 def finish(bench: Bench, name: str, attempt_id: str = "a1") -> str:

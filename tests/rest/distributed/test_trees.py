@@ -13,6 +13,7 @@ from tests.distributed.launched import (
     Kill,
     await_condition,
     finish,
+    log_path,
     processes_of,
     rank_of,
     signal_rank,
@@ -24,6 +25,8 @@ from tests.distributed.trees_bench import TreesBench
 pytestmark = pytest.mark.distributed
 
 ROUNDS = 400
+KILLED_LATER = "via 15, forcefully exiting via 9"
+"""What torchrun logs of a process that SIGTERM did not end."""
 
 
 @pytest.fixture(scope="module")
@@ -92,8 +95,8 @@ def test_killed_training_of_trees_leaves_no_process_and_ends_in_the_undisturbed_
             patch.setenv("NIGHTSHIFT_COLLECTIVE_TIMEOUT_SECONDS", "5")
             patch.setenv("NIGHTSHIFT_SLOW_WORK_TIMEOUT_SECONDS", "10")
         said = killed(bench, name, kill)
-    # XGBoost does not always notice a loss (`collective.py`): torchrun then kills the rank that waits, and it says nothing.
-    assert said == code or (said is None and name in {"rank-0", "rank-1"})
+    # XGBoost does not always notice a loss (`collective.py`): a rank that waits on is killed by torchrun, and writes no error.
+    assert said == code or (said is None and KILLED_LATER in log_path(bench, name, "a1").read_text(encoding="utf-8"))
     saved_round = bench.checkpoints(name)[-1]["step"]
     assert 0 < saved_round < ROUNDS
     assert trained(bench, name, "a2") == undisturbed

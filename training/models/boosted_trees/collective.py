@@ -1,8 +1,9 @@
 """XGBoost's own collective over the processes of a gang: histograms, sketches and metrics are summed by it, no gradient goes through torch.
 
 Rank 0 runs the tracker, by which the processes find each other; the gang tells the others its address. A lost process ends every collective
-of the others at once, a process that hangs after the limit of a step. Rarely XGBoost 3.2 waits on: nobody answers an operation that starts
-while its thread ends of the loss. torchrun kills that process after its grace period of 30 s, and no error is recorded.
+of the others at once, a process that hangs after the limit of a step. Rarely XGBoost 3.2 waits for ever:
+an operation that begins while XGBoost's own thread is ending is never answered. torchrun kills that process after its grace period of 30 s,
+and no error is recorded.
 """
 
 from __future__ import annotations
