@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import pytest_runtest_setup
 from tests.side_by_side import INSTALLATIONS, TESTS, in_order, scope_of
 
 
@@ -42,3 +43,9 @@ def test_installations_come_first_and_files_without_a_slow_test_last() -> None:
     commands = item("rest/integration/test_commands.py", "integration", "slow")
     installations = [item(names[0], "integration", "slow") for names in INSTALLATIONS]
     assert in_order([quick, slow, commands, *reversed(installations)]) == [*installations, commands, slow, quick]
+
+
+def test_a_test_that_would_start_after_the_given_time_is_skipped_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TESTS_START_UNTIL_EPOCH_S", "1")
+    with pytest.raises(pytest.skip.Exception, match="no time left"):
+        pytest_runtest_setup(SimpleNamespace(path=TESTS / "unit/test_quick.py"))  # type: ignore[arg-type]
