@@ -6,15 +6,17 @@ Airflow validates them wherever a run is triggered (UI, CLI, REST), but not keys
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 from pydantic import BaseModel
 
 from training.contracts import JsonObject, JsonValue, json_object
+from training.errors import Problem, shown
 from training.spec.descriptors.families import FAMILIES
 from training.spec.pipeline_spec import PipelineSpec
 from training.spec.reader.overrides import SNAPSHOT_PATTERN, EvaluateOverrides, PlacementOverrides, TrainOverrides
+from training.spec.reader.problems import nearest
 from training.spec.schedule.instants import AS_OF_PATTERN
 from training.spec.sections.evaluation import Evaluate
 from training.spec.sections.train import Train
@@ -48,6 +50,24 @@ def params_schema(spec: PipelineSpec) -> dict[str, dict[str, JsonValue]]:
         "evaluate": _evaluate_schema(spec),
         **_study_schema(spec),
     }
+
+
+def unknown_keys(schemas: Mapping[str, JsonObject], conf: JsonObject) -> Iterator[Problem]:
+    """Yield a problem for each key of a conf that its section's schema does not have: what Airflow answers there is the whole schema.
+
+    Args:
+        schemas: of `params_schema`.
+    """
+    waiting: list[tuple[str, Any, JsonValue]] = [(name, schemas[name], value) for name, value in conf.items() if name in schemas]
+    while waiting:
+        place, schema, value = waiting.pop()
+        known = schema.get("properties", {})
+        for key, inner in value.items() if isinstance(value, dict) else ():
+            field = f"{place}.{key[:80]}"
+            if key in known:
+                waiting.append((field, known[key], inner))
+            elif schema.get("additionalProperties") is False:
+                yield Problem(code="conf.unknown_key", message=f"unknown key {shown(key)}", hint=nearest(key, known), field=field)
 
 
 def as_of_schema(spec: PipelineSpec) -> dict[str, JsonValue]:

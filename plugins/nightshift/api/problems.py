@@ -133,9 +133,9 @@ def of_error(err: NightshiftError) -> JSONResponse:
     details = []
     if isinstance(err, SpecError):
         details = [Detail(code=each.code, message=each.message, hint=each.hint, field=each.field) for each in err.problems]
-    message = err.message if not details else details[0].message
+    message, hint = (details[0].message, details[0].hint) if details else (err.message, err.hint)
     retry_seconds = int(str(err.details.get(RETRY_AFTER, RETRY_SECONDS)))
-    return problem(status_of(err), err.code, message, hint=err.hint, errors=details, retry_seconds=retry_seconds)
+    return problem(status_of(err), err.code, message, hint=hint, errors=details, retry_seconds=retry_seconds)
 
 
 async def _known(_request: Request, err: Exception) -> JSONResponse:

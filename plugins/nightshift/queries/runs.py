@@ -16,6 +16,7 @@ from airflow.api.common.trigger_dag import trigger_dag
 from airflow.exceptions import DagRunAlreadyExists, ParamValidationError
 from airflow.models import DagModel, DagRun, TaskInstance
 from airflow.models.dag import DagTag
+from airflow.models.serialized_dag import SerializedDagModel
 from airflow.models.xcom import XComModel
 from airflow.utils.session import create_session
 from airflow.utils.types import DagRunTriggeredByType
@@ -32,6 +33,7 @@ from training.database.pipeline_runs import record_queued
 from training.errors import DeniedError, NightshiftError, Problem, SpecError, UnavailableError, shown
 from training.sanitizing import from_markdown
 from training.spec.rules.names import PIPELINE_TAG
+from training.spec.trigger_form import unknown_keys
 from training.stage_table import TABLE
 
 logger = logging.getLogger(__name__)
@@ -176,7 +178,7 @@ def start_run(name: str, run_id: str, conf: JsonObject, *, by: str) -> Run:
 
     Raises:
         DeniedError: `pipeline.unknown`, it has no DAG, or one that does not load.
-        SpecError: `conf.invalid`, a parameter is not as the DAG's schema says.
+        SpecError: as `trigger`.
     """
     pipeline(name)
     if trigger(name, run_id, conf, by=by):
@@ -197,7 +199,7 @@ def trigger(dag_id: str, run_id: str, conf: JsonObject, *, by: str) -> bool:
 
     Raises:
         DeniedError: `idempotency.mismatch`, the run that it has is of another request.
-        SpecError: `conf.invalid`, a parameter is not as the DAG's schema says.
+        SpecError: `conf.unknown_key`, with the nearest key; `conf.invalid`, a parameter is otherwise not as the DAG's schema says.
     """
     try:
         trigger_dag(dag_id, triggered_by=DagRunTriggeredByType.REST_API, triggering_user_name=by, run_id=run_id, conf=dict(conf))
@@ -207,11 +209,20 @@ def trigger(dag_id: str, run_id: str, conf: JsonObject, *, by: str) -> bool:
             raise
         return False
     except (ParamValidationError, ValueError) as err:
+        if unknown := list(unknown_keys(_params_schema(dag_id), conf)):
+            raise SpecError("request", unknown) from err
         hint = "docs/reference/spec.md has the keys of the sections train, evaluate and tune"
         # Behind it: the whole schema and the whole value.
         message = str(err).partition("\n\nFailed validating")[0]
         raise SpecError("request", [Problem(code="conf.invalid", message=message, hint=hint)]) from err
     return True
+
+
+def _params_schema(dag_id: str) -> dict[str, JsonObject]:
+    """Return the JSON Schema of each parameter of a DAG; none for a DAG that there is not."""
+    with airflow_session() as session:
+        dag = SerializedDagModel.get_dag(dag_id, session=session)
+        return {} if dag is None else {name: dag.params.get_param(name).schema for name in dag.params}
 
 
 def has_run(dag_id: str, run_id: str) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Body, Request, Response
@@ -17,6 +16,7 @@ from nightshift.queries import runs
 from nightshift.queries.schemas import Run
 from training.contracts import JsonObject
 from training.errors import DeniedError, Problem, SpecError, shown
+from training.spec.reader.problems import nearest
 from training.spec.registration import Registration
 from training.spec.scalar_types import NAME_RULE
 
@@ -56,16 +56,15 @@ class RegisterModel(Registration):
         """
         if self.model_extra:
             unknown = list(self.model_extra)[:MAX_ERRORS]
-            raise SpecError("request", [_unknown(key, list(type(self).model_fields)) for key in unknown])
+            raise SpecError("request", [_unknown(key) for key in unknown])
         values = self.model_dump(mode="json", exclude_none=True, exclude=set(OF_THE_RUN))
         registration = {key: value for key, value in values.items() if value != {}}
         run = {"as_of": self.as_of, "snapshot": self.snapshot, "registration": registration}
         return {key: value for key, value in run.items() if value is not None}
 
 
-def _unknown(key: str, known: list[str]) -> Problem:
-    close = difflib.get_close_matches(key[:80], known, n=1)
-    hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
+def _unknown(key: str) -> Problem:
+    hint = nearest(key, RegisterModel.model_fields)
     return Problem(code="request.invalid", message=f"unknown key {shown(key)}", hint=hint, field=f"body.{key[:80]}")
 
 

@@ -166,7 +166,7 @@ def test_a_body_that_is_too_much_to_parse_is_refused_with_the_reason(seeded: See
 def test_brackets_and_commas_of_a_text_count_nothing(seeded: Seeded) -> None:
     text = '{[,"\\' * 20_000
     answer = seeded.post(START, {"train": {"settings": {"text": text}}})
-    assert (answer.status_code, answer.json()["code"]) == (422, "conf.invalid")
+    assert (answer.status_code, answer.json()["code"]) == (422, "conf.unknown_key")
 
 
 def test_a_body_that_never_comes_is_one_line_in_the_log(seeded: Seeded, caplog: pytest.LogCaptureFixture) -> None:

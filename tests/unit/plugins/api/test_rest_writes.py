@@ -202,7 +202,7 @@ def test_a_refused_request_may_be_repeated_once_its_reason_is_gone(seeded: Seede
         ({"as_of": "2098-01-01"}, "as_of.future"),
         ({"as_of": "2999-01-01"}, "as_of.invalid"),
         ({"train": {"learning_rate": "fast"}}, "conf.invalid"),
-        ({"train": {"learning_speed": 1}}, "conf.invalid"),
+        ({"train": {"learning_speed": 1}}, "conf.unknown_key"),
         ({"learning_rate": 0.1}, "request.invalid"),
         ({"force": "perhaps"}, "request.invalid"),
         ({"snapshot": "../etc"}, "request.invalid"),
@@ -217,6 +217,23 @@ def test_a_wrong_parameter_is_invalid_and_starts_nothing(seeded: Seeded, body: A
     # Without the schema that Airflow quotes.
     assert len(answer.json()["detail"]) < 500
     assert number_of_runs(seeded) == before
+
+
+@pytest.mark.parametrize(
+    ("body", "field", "hint"),
+    [
+        ({"train": {"epoch": 5}}, "train.epoch", "did you mean epochs?"),
+        ({"train": {"placement": {"gpu": 1}}}, "train.placement.gpu", "did you mean gpus?"),
+        ({"train": {"settings": {"hiden": [8]}}}, "train.settings.hiden", "did you mean hidden?"),
+        ({"evaluate": {"minimum": {"mrr": 0.1}, "primary": "mrr"}}, "evaluate.primary", "known: checks, confidence, "),
+    ],
+)
+def test_an_unknown_key_is_answered_with_the_nearest_one(seeded: Seeded, body: Any, field: str, hint: str) -> None:
+    answer = seeded.post(START, body).json()
+    assert (answer["status"], answer["code"]) == (422, "conf.unknown_key")
+    assert (answer["detail"], [each["field"] for each in answer["errors"]]) == (f"unknown key {field.split('.')[-1]!r}", [field])
+    assert answer["hint"].startswith(hint)
+    assert "\n" not in answer["hint"]
 
 
 def test_a_deprecated_snapshot_starts_no_run(seeded: Seeded) -> None:
