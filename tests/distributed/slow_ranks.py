@@ -90,7 +90,7 @@ def alone(family: SlowFamily, context: FitContext) -> float:
 def main(folder: Path, last_epoch: int, seconds: float, slow: list[str]) -> None:
     rank = int(os.environ["RANK"])
     bench = FamilyBench(folder / f"rank-{rank}", "ranking")
-    made = bench.fit_context("ranker", epochs=EPOCHS, batch_size=24, early_stopping=None, settings=SETTINGS)
+    made = bench.fit_context("ranker", epochs=EPOCHS, batch_size=32, early_stopping=None, settings=SETTINGS)
     made.checkpoints.close()
     if rank == 1 and "join" in slow:
         time.sleep(seconds)

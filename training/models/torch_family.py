@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from training.data.dataset.loader import Batch, Loader, ShardSet
 from training.data.dataset.shard_format import FeatureEntry
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 SCORED_ROWS: Final = 65_536
 """Rows scored at a time: a fixed number, so that sums do not depend on the number of requested rows."""
+MIN_NORM_UNITS: Final = 4
+"""Rows, or groups, of a full batch in each part that a batch norm sees."""
 
 
 class TorchArchitecture(TypedDict):
@@ -141,11 +144,13 @@ class TorchFamily(Family):
         module = self.build(architecture)
         if train.activation_checkpointing != "none":
             checkpoint_activations(self.blocks(module), train.activation_checkpointing)
+        loader = self._loader(context, "train", strategy)
+        _check_batch_norm(module, loader, train, strategy.num_data_ranks)
         loop = Loop(
             Parts(
                 module=module,
                 loss=self.loss,
-                loader=self._loader(context, "train", strategy),
+                loader=loader,
                 validation=self._loader(context, "validation", strategy),
                 strategy=strategy,
                 checkpoints=context.checkpoints,
@@ -275,6 +280,22 @@ class TorchFamily(Family):
             world_size=strategy.num_data_ranks,
             shuffle=split == "train",
         )
+
+
+def _check_batch_norm(module: nn.Module, loader: Loader, train: Train, num_ranks: int) -> None:
+    """Refuse batches of which a part may have a single row: a batch norm divides by the deviation of the rows that it sees."""
+    if loader.units_per_part >= MIN_NORM_UNITS or not any(isinstance(layer, _BatchNorm) for layer in module.modules()):
+        return
+    keys = {"train.batch_size": MIN_NORM_UNITS * num_ranks}
+    if train.micro_batch_size is not None:
+        keys["train.micro_batch_size"] = MIN_NORM_UNITS
+    message = (
+        f"the model has a batch norm, which sees {loader.units_per_part} rows or groups at a time on {num_ranks} ranks: it needs "
+        f"{MIN_NORM_UNITS} in a full batch, so that two are left of a short one"
+    )
+    wanted = " and ".join(f"{key} to {loader.rows_for(units)} or more" for key, units in keys.items())
+    hint = f"set {wanted}, or use a norm of the row's own values (nn.LayerNorm)"
+    raise SpecError("train.batch_size", [Problem(code="model.batch_norm", message=message, hint=hint)])
 
 
 def _schedule(train: Train, total_steps: int) -> Schedule:

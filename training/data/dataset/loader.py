@@ -122,8 +122,9 @@ class Loader:
     """Cuts each epoch's order into global batches, and gives this rank its share of each.
 
     A global batch has `batch_size` rows, or, with groups, `batch_size // mean group size` groups (at least one, and so about
-    `batch_size` rows). The epoch's last one is kept and may be smaller. Rank r of w gets the units n*r//w to n*(r+1)//w
-    of a global batch of n: shares differ by at most one unit, and may be empty in a last batch of fewer units than ranks.
+    `batch_size` rows). The epoch's last one is kept and may be smaller: where it would have less than half of the units, the
+    last two are divided evenly. Rank r of w gets the units n*r//w to n*(r+1)//w of a global batch of n: shares differ by at
+    most one unit, and may be empty in a batch of fewer units than ranks.
     """
 
     def __init__(
@@ -164,10 +165,24 @@ class Loader:
         self.steps_per_epoch = -(-self.num_units // self.units_per_batch)
         rows = batch_size if micro_batch_size is None else micro_batch_size
         self._units_per_micro_batch = max(1, rows * self.num_units // max(1, shards.num_rows))
+        self.units_per_part = min(self.units_per_batch // world_size, self._units_per_micro_batch)
+        """Of a full batch, in the parts that a module is called with. From 4 on, the parts of a smaller last batch have 2 or more."""
+
+    def rows_for(self, num_units: int) -> int:
+        """Return the smallest `batch_size` whose batches have so many units."""
+        return -(-num_units * self._shards.num_rows // max(1, self.num_units))
 
     def num_global_units(self, step: int) -> int:
         """Return how many units (groups, or else rows) the global batch `step` has over all ranks: what a mean divides by."""
-        return max(0, min(self.units_per_batch, self.num_units - step * self.units_per_batch))
+        return self._start(step + 1) - self._start(step)
+
+    def _start(self, step: int) -> int:
+        """Return the position in the epoch's order of the first unit of the global batch `step`; after the last one, the end."""
+        start = step * self.units_per_batch
+        left = self.num_units - start
+        if step and step == self.steps_per_epoch - 1 and left * 2 < self.units_per_batch:
+            return start - (self.units_per_batch - left) // 2
+        return min(start, self.num_units)
 
     def batch_weight(self, epoch: int, step: int) -> float:
         """Return what the mean of the global batch `step` divides by: the sum of its rows' weights over all ranks, or else its units.
@@ -179,8 +194,7 @@ class Loader:
         if self._weighed is None or self._weighed[0] != epoch:
             # Not the order of the batches: their thread unpacks it meanwhile.
             self._weighed = (epoch, self._order(epoch))
-        start = step * self.units_per_batch
-        pieces = self._weighed[1].pieces(start, start + self.num_global_units(step))
+        pieces = self._weighed[1].pieces(self._start(step), self._start(step + 1))
         # Every rank adds up the same numbers in the same order.
         weights = [self._shards.weights(shard, self._shards.rows_of(shard, units)) for shard, units in pieces]
         total = sum(float(part.sum(dtype=np.float64)) for part in weights if part is not None)
@@ -217,7 +231,7 @@ class Loader:
         )
 
     def _load(self, order: GlobalOrder, step: int) -> Batch:
-        first, units = step * self.units_per_batch, self.num_global_units(step)
+        first, units = self._start(step), self.num_global_units(step)
         start, stop = (first + units * share // self._world_size for share in (self._rank, self._rank + 1))
         pieces = order.pieces(start, stop)
         return self._shards.gather(pieces if pieces else [(0, np.empty(0, dtype=np.int64))])

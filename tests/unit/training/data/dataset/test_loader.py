@@ -135,13 +135,53 @@ def test_batch_size_counts_rows_and_a_batch_of_groups_has_about_as_many(grouped:
     assert loader(*grouped, batch_size=1).units_per_batch == 1
 
 
-def test_last_batch_is_kept_and_shared_even_when_a_rank_gets_nothing(tmp_path: Path) -> None:
-    folder, meta = make(tmp_path, 33)
-    ranks = [list(loader(folder, meta, rank=rank, world_size=2).batches(0)) for rank in range(2)]
-    assert [len(batch["label"]) for batch in ranks[0]] == [8, 8, 0]
-    assert [len(batch["label"]) for batch in ranks[1]] == [8, 8, 1]
+@pytest.mark.parametrize(
+    ("rows", "sizes"),
+    [
+        (33, [16, 9, 8]),
+        (39, [16, 12, 11]),
+        (40, [16, 16, 8]),
+        (48, [16, 16, 16]),
+        (17, [9, 8]),
+        (3, [3]),
+    ],
+)
+def test_last_two_batches_are_divided_evenly_where_the_last_one_had_less_than_half(tmp_path: Path, rows: int, sizes: list[int]) -> None:
+    folder, meta = make(tmp_path, rows)
+    load = loader(folder, meta)
+    assert [len(batch["label"]) for batch in load.batches(0)] == sizes
+    assert [load.num_global_units(step) for step in range(load.steps_per_epoch + 1)] == [*sizes, 0]
+
+
+@pytest.mark.parametrize("kind", ["plain", "grouped"])
+def test_every_number_of_units_makes_batches_of_half_the_size_to_the_full_size(kind: str, tmp_path: Path) -> None:
+    for units in range(1, 60):
+        folder, meta = make(tmp_path / f"{units}", 2 * units, [2] * units if kind == "grouped" else None, shard_rows=1000)
+        load = loader(folder, meta, batch_size=14)
+        sizes = [load.num_global_units(step) for step in range(load.steps_per_epoch)]
+        assert sum(sizes) == load.num_units
+        assert load.steps_per_epoch == -(-load.num_units // load.units_per_batch)
+        assert max(sizes) <= load.units_per_batch
+        assert len(sizes) == 1 or min(sizes) * 2 >= load.units_per_batch
+
+
+def test_a_share_may_be_without_rows(tmp_path: Path) -> None:
+    folder, meta = make(tmp_path, 3)
+    ranks = [list(loader(folder, meta, batch_size=1, rank=rank, world_size=2).batches(0)) for rank in range(2)]
+    assert [[len(batch["label"]) for batch in shares] for shares in ranks] == [[0, 0, 0], [1, 1, 1]]
     assert ranks[0][-1]["features_float"].shape == (0, 1)
-    assert [loader(folder, meta).num_global_units(step) for step in range(4)] == [16, 16, 1, 0]
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+@pytest.mark.parametrize("micro", [None, 4, 5])
+def test_four_units_in_each_part_leave_two_in_a_part_of_a_short_batch(tmp_path: Path, world_size: int, micro: int | None) -> None:
+    for rows in range(4 * world_size, 60):
+        folder, meta = make(tmp_path / f"{rows}", rows, shard_rows=1000)
+        for rank in range(world_size):
+            load = loader(folder, meta, batch_size=5 * world_size + 1, micro_batch_size=micro, rank=rank, world_size=world_size)
+            assert load.units_per_part >= 4
+            for step, batch in enumerate(load.batches(0)):
+                assert min(len(part["label"]) for part in cut(batch, load.num_micro_batches(step))) >= 2
 
 
 def test_order_touches_only_the_shards_of_the_positions_requested() -> None:
