@@ -14,8 +14,9 @@ from zoneinfo import ZoneInfo
 import obstore
 from obstore import exceptions as obstore_errors
 
-from training.errors import DataError
+from training.errors import DataError, DeniedError
 from training.sources.interface import ListedPart, SourcePart, SourceWindow
+from training.sources.lake_tables import refuse_lake_table, tables_above
 from training.sources.local_folder import check_local_source
 from training.sources.registry import source_of
 from training.sources.table_contract import TableContract, contracts_of
@@ -87,7 +88,7 @@ def list_source(uri: str, root: str | None = None) -> list[SourceObject]:
         root: the source's folder, which no symbolic link may leave; absent: `uri`, or the folder that this file is in.
 
     Raises:
-        DataError: `source.not_a_file`, `source.outside`, on a local disk.
+        DataError: `source.not_a_file`, `source.outside`, on a local disk; `source.lake_table`.
         UnavailableError: `storage.unavailable`.
         DeniedError: `storage.denied`.
     """
@@ -95,14 +96,36 @@ def list_source(uri: str, root: str | None = None) -> list[SourceObject]:
     folder, name = _open_parent(uri)
     if folder is None:
         return []
+    entries = folder.list(name)
+    refuse_lake_table(uri, (entry.key[len(name) + 1 :] for entry in entries))
     found = [
         SourceObject(folder.uri(entry.key), entry.size_bytes, entry.version)
-        for entry in folder.list(name)
+        for entry in entries
         if not any(part.startswith(("_", ".")) for part in entry.key[len(name) :].split("/"))
     ]
     if not found and (alone := folder.head(name)) is not None:
         return [alone]
     return sorted(found, key=lambda source: source.uri)
+
+
+def check_tables_above(uri: str, partition: str | None) -> None:
+    """Refuse a source in the folder of a lake table, as far as no listing of the source shows that.
+
+    Raises:
+        DataError: `source.lake_table`.
+        UnavailableError: `storage.unavailable`.
+    """
+    for place in tables_above(as_uri(uri), partition):
+        parts = urlsplit(place)
+        if parts.scheme == "file" and not Path(unquote(parts.path)).is_dir():
+            continue
+        folder = _SourceFolder(place)
+        try:
+            names = [f"{name}/" for name in folder.folders("")]
+            names += [entry.key for entry in folder.list("metadata")] if "metadata/" in names else []
+        except DeniedError:
+            continue  # Who may read a folder need not be allowed to see those above.
+        refuse_lake_table(place, names)
 
 
 def source_object(uri: str, root: str | None = None) -> SourceObject | None:
@@ -164,7 +187,7 @@ def listing_for(spec: PipelineSpec, as_of: datetime) -> dict[str, list[ListedPar
     """List every table of a pipeline, as the ingest stage's parameter `listing`.
 
     Raises:
-        NightshiftError: of the sources; `source.unknown`, `source.not_a_source`.
+        NightshiftError: of the sources; `source.unknown`, `source.not_a_source`, `source.lake_table`.
 
     Returns:
         Table name to its parts, sorted.
@@ -175,6 +198,10 @@ def listing_for(spec: PipelineSpec, as_of: datetime) -> dict[str, list[ListedPar
 
 def _listed(contract: TableContract, seen: SourceWindow) -> list[SourcePart]:
     """List the parts of a table; those of a union say of which of its tables they are."""
+    for member in contract.members:
+        # Once a run: a sensor, which looks again and again, sees the listings alone.
+        if member.kind == "parquet" and member.uri is not None:
+            check_tables_above(member.uri, member.partition)
     if not contract.union:
         return list(source_of(contract).list(seen))
     return [replace(part, table=member.name) for member in contract.members for part in source_of(member).list(seen)]

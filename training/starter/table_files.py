@@ -14,6 +14,8 @@ from zoneinfo import ZoneInfo
 
 from training.errors import DataError, shown
 from training.sources.compression import CODECS
+from training.sources.lake_tables import refuse_lake_table
+from training.sources.listing import check_tables_above
 from training.spec.schedule.partitions import FORMS, PARTS, Grain, bounds_of, grain_of, partition_fault
 
 SUFFIXES: Final = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".parquet": "parquet"}
@@ -106,7 +108,7 @@ def files_of(named: Sequence[str]) -> TableFiles:
             shell makes them of `data/*.csv`; the same as a pattern.
 
     Raises:
-        DataError: `init.file`, there are none, they are of several kinds, or a source would read others too.
+        DataError: `init.file`, there are none, they are of several kinds, or a source would read others too; `source.lake_table`.
     """
     if len(named) == 1 and _PLACEHOLDER.search(named[0]):
         return _of_pattern(named[0])
@@ -118,6 +120,7 @@ def files_of(named: Sequence[str]) -> TableFiles:
         _check_name(path.name)
         if not path.is_file():
             raise DataError("init.file", f"{path} is not a file", hint="name a CSV, JSON lines or Parquet file, or a folder of such files")
+        check_tables_above(path.as_uri(), None)
         return TableFiles(root=path, kind=kind, paths=[path])
     root = given[0] if len(given) == 1 else Path(os.path.commonpath([path.resolve().parent for path in given]))
     chosen = [found for path in given for found in (_below(path) if path.is_dir() else [path.resolve()])]
@@ -135,8 +138,10 @@ def _expanded(text: str) -> list[str]:
 
 def _below(folder: Path) -> list[Path]:
     """Return the data files of a folder, as sources list them."""
-    inside = sorted(path for path in folder.resolve().rglob("*") if path.is_file())
-    return [path for path in inside if not any(part.startswith(("_", ".")) for part in path.relative_to(folder.resolve()).parts)]
+    folder = folder.resolve()
+    inside = {path: path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file()}
+    refuse_lake_table(str(folder), (found.as_posix() for found in inside.values()))
+    return [path for path, found in inside.items() if not any(part.startswith(("_", ".")) for part in found.parts)]
 
 
 def _of_folder(root: Path, chosen: Sequence[Path]) -> TableFiles:
@@ -169,6 +174,7 @@ def _of_pattern(text: str) -> TableFiles:
 
 def _checked(found: TableFiles) -> TableFiles:
     """Return the files with their kind."""
+    check_tables_above(found.root.as_uri(), None)
     kinds = {kind_of(path): path for path in found.paths}
     if len(kinds) > 1:
         names = " and ".join(str(path.relative_to(found.root)) for path in kinds.values())
