@@ -33,6 +33,7 @@ class Command(NamedTuple):
 COMMANDS: Final[Mapping[str, Command]] = {
     "run": Command("devstack.__main__", "run the next night of a pipeline (in a checkout)"),
     "runs": Command("nightshift.client.runs_command", "list, show and start runs, here or on a server"),
+    "schedule": Command("nightshift.client.schedule_command", "let a pipeline's schedule start runs, or not"),
     "init": Command("training.starter.command", "write YAML, suite and DAG file for a table of yours"),
     "check": Command("training.stages.check_data", "check pipelines' YAML files, and with --data their data"),
     "layout": Command("training.models.layout_command", "plan how the processes of a training share its model"),

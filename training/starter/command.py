@@ -231,6 +231,7 @@ def _report(table: FoundTable, time: EventTime, draft: Draft, naming: Naming, pa
         f"  export {naming.variable}={uri}",
         f"  nightshift check --data --as-of {draft.night} {shlex.quote(str(paths['yaml']))}",
         f"  make run PIPELINE={naming.name} NIGHT={draft.night}     # in a checkout",
+        *([f"  nightshift schedule on {naming.name}     # from then on by its schedule"] if draft.is_recent else []),
     ]
     return "\n".join(lines) + "\n"
 

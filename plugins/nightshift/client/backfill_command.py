@@ -78,7 +78,7 @@ def slots_of(client: Client, pipeline: str, first: date, last: date) -> list[dat
         raise DeniedError("backfill.empty", f"{pipeline} has no schedule, so there are no slots", hint=hint)
     if found_pipeline.is_paused:
         message = f"{pipeline} is paused in Airflow: its runs would wait"
-        raise DeniedError("backfill.paused", message, hint=f"unpause it: airflow dags unpause {pipeline}")
+        raise DeniedError("backfill.paused", message, hint=f"nightshift schedule on {pipeline}")
     zone = ZoneInfo(str(client.airflow("GET", f"/dags/{quote(pipeline, safe='')}/details").json()["timezone"] or "UTC"))
     begin, end = datetime.combine(first, time.min, zone), min(datetime.combine(last, time.max, zone), datetime.now(UTC))
     found: list[datetime] = []

@@ -101,6 +101,17 @@ class Client:
         """Return a pipeline."""
         return self._get(f"/pipelines/{_quoted(name)}", Pipeline)
 
+    def switch(self, name: str, *, on: bool) -> Pipeline:
+        """Let a pipeline's schedule and its runs that wait start, or pause it; return it as it is then.
+
+        Raises:
+            DeniedError: `pipeline.unknown`; `airflow.refused`, the user may not.
+        """
+        # Airflow's own route takes any DAG.
+        self.pipeline(name)
+        self.airflow("PATCH", f"/dags/{_quoted(name)}", json={"is_paused": not on})
+        return self.pipeline(name)
+
     def runs(self, pipeline: str | None = None, *, state: str | None = None) -> Iterator[RunSummary]:
         """Yield runs, the newest first; requests are made as they are needed."""
         return self._pages("/runs", RunSummary, {"pipeline": pipeline, "state": state})

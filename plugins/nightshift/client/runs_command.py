@@ -4,8 +4,8 @@
     nightshift runs show PIPELINE:RUN_ID [--json]
     nightshift runs metrics PIPELINE:RUN_ID [--trial N] [--follow] [--after ID] [--json]
     nightshift runs start PIPELINE [--as-of 2026-01-31] [--set train.learning_rate=0.01] [--snapshot VERSION] [--force] [--no-promote]
-                          [--wait] [--json]
-    nightshift runs restore PIPELINE:RUN_ID CHECKPOINT [--set train.learning_rate=0.001] [--wait] [--json]
+                          [--unpause] [--wait] [--json]
+    nightshift runs restore PIPELINE:RUN_ID CHECKPOINT [--set train.learning_rate=0.001] [--unpause] [--wait] [--json]
 
 `metrics` prints a point of the training's metrics a line; with `--follow` until the training has ended.
 `restore` (also `nightshift restore`) starts a run whose training begins at a checkpoint of an earlier run, over the same data.
@@ -13,7 +13,7 @@
 The server is that of --server or NIGHTSHIFT_SERVER, with the token in NIGHTSHIFT_TOKEN; without them, the laptop installation.
 
 Exit codes: 0 done; 1 the run that `--wait` waited for failed; 2 the command line is wrong; 64 the request is wrong; 74 the server does
-not answer; 77 refused.
+not answer; 77 refused, or the pipeline is paused while `--wait` waits.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from datetime import datetime
 from itertools import islice
 from typing import Any, Final
 
-from nightshift.client.client import Client
+from nightshift.client.client import ENDED, Client
 from nightshift.client.query_command import describe_server_command, print_json, print_lines
 from nightshift.queries.schemas import Run, StageRun
 from training.command_line import number_from
 from training.contracts import JsonObject
-from training.errors import Problem, SpecError, shown
+from training.errors import DeniedError, Problem, SpecError, shown
 from training.format import NOTHING, brief, finite
 from training.sanitizing import for_terminal
 
@@ -95,6 +95,7 @@ def add_data_options(parser: argparse.ArgumentParser) -> None:
 def add_start_options(parser: argparse.ArgumentParser) -> None:
     """Add what `started` reads, and the key of the request."""
     parser.add_argument("--key", help="idempotency key: the same key starts one run, as long as the run exists")
+    parser.add_argument("--unpause", action="store_true", help="let a paused pipeline run, as `nightshift schedule on` does")
     parser.add_argument("--wait", action="store_true", help="show each stage, and return when the run has ended")
 
 
@@ -201,12 +202,21 @@ def _restore(client: Client, options: argparse.Namespace) -> int:
 
 
 def started(client: Client, options: argparse.Namespace, run: Run) -> int:
-    if client.pipeline(run.pipeline).is_paused and run.state == "queued":
-        sys.stderr.write(f"warning: {run.pipeline} is paused in Airflow: the run starts after `airflow dags unpause {run.pipeline}`\n")
+    if options.unpause:
+        client.switch(run.pipeline, on=True)
+    elif not options.wait and run.state == "queued" and client.pipeline(run.pipeline).is_paused:
+        sys.stderr.write(f"warning: {_paused(run)} until `nightshift schedule on {run.pipeline}`\n")
     if options.wait:
         if not options.json:
             sys.stdout.write(f"{run.id}\n")
-        run = client.wait(run.id, each=(lambda _run: None) if options.json else _StageReporter().show)
+        show = (lambda _run: None) if options.json else _StageReporter().show
+
+        def look(run: Run) -> None:
+            show(run)
+            if run.state not in ENDED and client.pipeline(run.pipeline).is_paused:
+                raise DeniedError("pipeline.paused", _paused(run), hint=f"nightshift schedule on {run.pipeline}")
+
+        run = client.wait(run.id, each=look)
     if options.json:
         print_json(run)
     else:
@@ -214,6 +224,10 @@ def started(client: Client, options: argparse.Namespace, run: Run) -> int:
         lines = ["", *head_lines(run)] if options.wait else [f"{run.id}  {run.state}"]
         print_lines(lines)
     return 1 if run.state == "failed" else 0
+
+
+def _paused(run: Run) -> str:
+    return f"{run.pipeline} is paused in Airflow: {run.id} waits"
 
 
 class _StageReporter:

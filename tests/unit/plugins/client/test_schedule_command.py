@@ -1,0 +1,70 @@
+"""`nightshift schedule`, `--unpause` and `--wait`; Airflow's own route for a pause is played."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from airflow.models import DagModel, DagRun  # noqa: TID251 - what the server reads
+from airflow.utils.session import create_session
+from fastapi import Request
+from sqlalchemy import update
+
+from nightshift.queries import runs
+from tests.commands import command
+from tests.unit.plugins.client.test_client import Server
+
+schedule, start = command("schedule"), command("runs", "start")
+PIPELINE = "search_ranking"
+
+
+def pause(*, is_paused: bool) -> None:
+    with create_session() as session:
+        session.execute(update(DagModel).where(DagModel.dag_id == PIPELINE).values(is_paused=is_paused))
+
+
+@pytest.fixture
+def airflow(server: Server) -> Iterator[Server]:
+    @server.mounted.patch("/api/v2/dags/{dag_id}")
+    async def change(dag_id: str, request: Request) -> dict[str, Any]:
+        pause(**await request.json())
+        return {}
+
+    yield server
+    pause(is_paused=True)
+
+
+@pytest.mark.usefixtures("airflow")
+def test_a_schedule_is_switched_on_and_off_by_the_name_of_its_pipeline(capsys: pytest.CaptureFixture[str]) -> None:
+    assert schedule(["on", PIPELINE]) == 0
+    assert not runs.pipeline(PIPELINE).is_paused
+    assert "search_ranking is on: schedule 0 2 * * *, next run " in capsys.readouterr().out
+    assert schedule(["off", PIPELINE]) == 0
+    assert runs.pipeline(PIPELINE).is_paused
+    assert "search_ranking is off: its runs wait until `nightshift schedule on search_ranking`" in capsys.readouterr().out
+    assert schedule(["on", "nothing"]) == 77
+    assert "[pipeline.unknown]" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("airflow")
+def test_a_start_that_waits_ends_where_the_pipeline_is_paused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert start([PIPELINE, "--wait"]) == 77
+    output = capsys.readouterr()
+    run_id = next(line for line in output.out.splitlines() if line.startswith(f"{PIPELINE}:"))
+    assert f"[pipeline.paused] search_ranking is paused in Airflow: {run_id} waits (nightshift schedule on search_ranking)" in output.err
+
+
+@pytest.mark.usefixtures("airflow")
+def test_a_start_that_unpauses_waits_for_the_end_of_its_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    look = runs.run
+
+    def ends(name: str, run_id: str) -> Any:
+        if not runs.pipeline(name).is_paused:
+            with create_session() as session:
+                session.execute(update(DagRun).where(DagRun.dag_id == name, DagRun.run_id == run_id).values(state="success"))
+        return look(name, run_id)
+
+    monkeypatch.setattr(runs, "run", ends)
+    assert start([PIPELINE, "--unpause", "--wait"]) == 0
+    assert "state:   success" in capsys.readouterr().out
