@@ -125,6 +125,7 @@ REMEDIES: Final[Mapping[str, str]] = {
     "store.foreign_uri": "pass a URI of the store in `NIGHTSHIFT_STORE`",
     "table.unknown": "name the main table or a table of `data.features` with an `event_time`; the message suggests the nearest one",
     "train.preempted": RETRIED,
+    "transform.rounding": "set the feature's transform to `standard`, which subtracts the mean first; of ids, `category`",
     "transforms.malformed": "clear the task `prepare`, which makes the dataset again; roll a registered model back to another version",
     "tune.unknown_param": "correct the name in `tune.space`; the message suggests the nearest one",
     "drift.exceeded": "look at the column in the validation report: repair the data, or raise its limit in `validate.drift.columns`",

@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from typing import Final
 
+import numpy as np
+
+from training.data.features.rounding_loss import SAMPLED_VALUES, WARNED_LOSS, rounding_loss
 from training.errors import DataError
 from training.sql.expressions import quoted
 from training.starter.column_names import free
@@ -83,7 +86,8 @@ def drafted(table: FoundTable, time: EventTime, label: GuessedLabel, choices: Ch
     numbers = {_number_name(table, name): name for name in names if table.columns[name].marker and name not in late}
     features, skipped = _features(table, time, names, late, found_key, last - first)
     windows = _windows(table, label, series) if series is not None else {}
-    features |= {name: "{transform: number}" for name in windows}
+    if windows:
+        features |= dict.fromkeys(windows, _number_transform(table, table.columns[label.column]))
     if not features:
         raise DataError(
             "init.features", f"{table.path}: no column is left to learn from", hint="see the reasons: " + _reasons(late, skipped)
@@ -181,7 +185,7 @@ def _feature(table: FoundTable, column: FoundColumn, *, is_key: bool) -> tuple[s
     if column.type == "boolean" or column.is_number:
         if column.type.startswith("int") and may_be_id(table, column, count) and is_unique(table, [quoted(column.name)]):
             return "", "each row has its own value: an id"
-        return "{transform: number}", ""
+        return _number_transform(table, column), ""
     if count <= FEW_VALUES:
         return "{transform: category}", ""
     if count <= known / 2 and not (is_key and count > known / 10):
@@ -190,6 +194,14 @@ def _feature(table: FoundTable, column: FoundColumn, *, is_key: bool) -> tuple[s
     if float(str(words or 0)) >= MANY_WORDS:
         return "{transform: text}", ""
     return "", "nearly each row has its own value: an id, or a text without words"
+
+
+def _number_transform(table: FoundTable, column: FoundColumn) -> str:
+    """Return the transform of numbers: one that subtracts the mean where cells of 32 bits would lose digits."""
+    query = f"SELECT value FROM (SELECT CAST({column.sql} AS DOUBLE) AS value FROM rows) WHERE isfinite(value)"  # noqa: S608 - quoted
+    values = table.connection.sql(f"{query} USING SAMPLE {SAMPLED_VALUES} ROWS (reservoir, 1)").fetchnumpy()["value"]
+    is_lossy = len(values) and rounding_loss(np.asarray(values))[0] > WARNED_LOSS
+    return "{transform: standard, fill: keep}" if is_lossy else "{transform: number}"
 
 
 def _independent(table: FoundTable, key: Sequence[str], choices: Choices) -> Sequence[str]:

@@ -33,6 +33,7 @@ from training.data.features.encoders import (
     logarithms,
     numbers,
 )
+from training.data.features.rounding_loss import SampledValues, check_digits, warn_of_lost_digits
 from training.data.features.vocabulary import ValueNumbers, infinite
 from training.errors import DataError, shown
 
@@ -98,33 +99,37 @@ class Finite:
 
 
 class NumberFit:
-    """`number`, `standard` and `log`; raises `data.nonfinite`, `transform.negative`."""
+    """`number`, `standard` and `log`; raises `data.nonfinite`, `transform.negative`, `transform.rounding`."""
 
     def __init__(self, settings: EncoderSettings, name: str) -> None:
         self._settings, self._name = settings, name
         self._finite = Finite(name)
         self._sum = ExactSum()
         self._moments = ExactMoments()
+        self._sampled = SampledValues()
         self._num_negative, self._least = 0, 0.0
 
     def add(self, column: pd.Series[Any]) -> None:
         values = self._finite.of(column)
         if not len(values):
             return
-        if self._settings.kind == "number":
-            self._sum.add(values)
-            return
         if self._settings.kind == "log":
             self._num_negative += int((values < 0).sum())
             self._least = min(self._least, float(values.min()))
             values = logarithms(np.maximum(values, 0.0))
-        self._moments.add(values)
+        self._sampled.add(values)
+        if self._settings.kind == "number":
+            self._sum.add(values)
+        else:
+            self._moments.add(values)
 
     def cells(self) -> list[tuple[str, Encoder]]:
         self._finite.check()
-        fill = self._settings.fill
         if self._settings.kind == "number":
-            return [(self._name, ScaledNumber(mean=self._representable(self._sum.mean, LARGEST_CELL), fill=fill or "keep"))]
+            number = ScaledNumber(mean=self._representable(self._sum.mean, LARGEST_CELL), fill=self._settings.fill or "keep")
+            remedy = f"set prepare.features.{self._name} to {{transform: standard, fill: {number.fill}}}, which subtracts the mean first"
+            check_digits(self._name, self._sampled.values, remedy)
+            return [(self._name, number)]
         if self._num_negative:
             message = (
                 f"feature {shown(self._name)}: {self._num_negative} of {self._finite.num_known} values are negative, "
@@ -134,7 +139,9 @@ class NumberFit:
         mean, deviation = self._representable(self._moments.mean, np.inf), self._representable(self._moments.deviation, LARGEST_ROOT)
         scaled = Log if self._settings.kind == "log" else Standard
         is_constant = deviation <= LEAST_DEVIATION * max(1.0, abs(mean))
-        return [(self._name, scaled(mean=mean, deviation=1.0 if is_constant else deviation, fill=fill or "mean"))]
+        fitted = scaled(mean=mean, deviation=1.0 if is_constant else deviation, fill=self._settings.fill or "mean")
+        warn_of_lost_digits(self._name, (self._sampled.values - mean) / fitted.deviation)
+        return [(self._name, fitted)]
 
     def _representable(self, fitted: float, limit: float) -> float:
         if not abs(fitted) < limit:
@@ -207,11 +214,12 @@ class BucketFit:
 
 
 class IdentityFit:
-    """`identity`; raises `data.nonfinite`, `transform.not_an_id`."""
+    """`identity`; raises `data.nonfinite`, `transform.not_an_id`, `transform.rounding`: trees take ids as float32."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._finite = Finite(name)
+        self._sampled = SampledValues()
         self._largest, self._num_wrong, self._wrong = 0, 0, 0.0
 
     def add(self, column: pd.Series[Any]) -> None:
@@ -222,6 +230,7 @@ class IdentityFit:
         self._num_wrong += len(wrong)
         if len(values) and not self._num_wrong:
             self._largest = max(self._largest, int(values.max()))
+            self._sampled.add(values)
 
     def cells(self) -> list[tuple[str, Encoder]]:
         self._finite.check()
@@ -231,6 +240,7 @@ class IdentityFit:
                 f"feature {shown(self._name)}: {self._num_wrong} values are not whole numbers from 0, such as {self._wrong:g}",
                 hint="use the transform category",
             )
+        check_digits(self._name, self._sampled.values, f"set prepare.features.{self._name} to {{transform: category}}")
         return [(self._name, Identity(largest=self._largest))]
 
 
