@@ -31,16 +31,18 @@ ARROW_TYPES: Final[Mapping[str, pa.DataType]] = {
 """The YAML's type names. A timestamp is an instant: microseconds, in UTC."""
 
 MAX_NAMES_SHOWN: Final = 10
-UTC_NAMES: Final = frozenset({"UTC", "Etc/UTC", "Z", "+00:00"})
 
 
 def type_name(found: pa.DataType) -> str:
-    """Return the YAML's name for an Arrow type, or Arrow's own where the YAML has none; encodings make no difference."""
+    """Return the YAML's name for an Arrow type, or Arrow's own where the YAML has none.
+
+    What is the same in Parquet makes no difference: dictionaries, large texts, the zone in which an instant is shown.
+    """
     if pa.types.is_dictionary(found):
         return type_name(found.value_type)
     if pa.types.is_large_string(found) or pa.types.is_string_view(found):
         return "string"
-    if pa.types.is_timestamp(found) and found.unit == "us" and found.tz in UTC_NAMES:
+    if pa.types.is_timestamp(found) and found.unit == "us" and found.tz is not None:
         return "timestamp"
     for name, arrow_type in ARROW_TYPES.items():
         if found == arrow_type:

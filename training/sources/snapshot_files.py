@@ -24,6 +24,7 @@ from training.sources.arrow_schema import ARROW_TYPES, check_named, declared_col
 from training.sources.interface import ArrowStream, PartContent, SourceWindow
 from training.sources.row_filters import selected
 from training.sources.size_limits import check_size, decoded_bytes
+from training.sources.stored_types import EncodingCounts, conformed, index_columns, is_changed, remedy
 from training.sources.table_contract import TableContract
 from training.spec.schedule.partitions import bounds_of
 from training.sql.expressions import columns_of, hardened, quoted
@@ -73,8 +74,8 @@ class TablePart:
     """Rows of the window that `where` and `sample` left out."""
 
 
-def part_as_is(contract: TableContract, path: Path, *, source: str, limit_bytes: int) -> TablePart:
-    """Return a Parquet file's rows and schema, from its footer.
+def part_as_is(contract: TableContract, path: Path, *, source: str, limit_bytes: int, counts: EncodingCounts) -> TablePart | None:
+    """Return a Parquet file's rows and schema, from its footer; None: a column is stored in another type than it is read in.
 
     Args:
         limit_bytes: the largest size of the rows, decoded; a larger one is not measured to its end.
@@ -83,11 +84,20 @@ def part_as_is(contract: TableContract, path: Path, *, source: str, limit_bytes:
         DataError: `data.empty`, `format.parquet`, `schema.names`.
     """
     with _open_parquet(path, source=source) as file:
-        schema = schema_of(file.schema_arrow, source=source)
+        found, num_rows = file.schema_arrow, file.metadata.num_rows
+        schema = schema_of(found, source=source)
         check_named(schema, (), source=source)
+        if is_changed(found, num_rows, contract.columns, int96_columns(file)):
+            return None
         declared = [name for name in contract.columns if name in schema]
         size_bytes = _decoded_bytes(file, declared, path, limit_bytes, source=source)
-        return TablePart(path, file.metadata.num_rows, schema, size_bytes)
+        for name in declared:
+            kind = contract.columns[name].type
+            if schema[name] == kind and found.field(name).type != ARROW_TYPES[kind]:
+                counts.add(name, str(found.field(name).type), kind, num_rows)
+        for name in _without_index(contract, found, num_rows, counts):
+            del schema[name]
+        return TablePart(path, num_rows, schema, size_bytes)
 
 
 def part_of_rows(contract: TableContract, rows: pa.Table, window: SourceWindow, written: Path, *, source: str) -> TablePart:
@@ -121,28 +131,39 @@ def part_of_rows(contract: TableContract, rows: pa.Table, window: SourceWindow, 
     return TablePart(written, table.num_rows, schema_of(table.schema, source=source), table.nbytes, times, left_out)
 
 
-def read_rows(contract: TableContract, content: PartContent, *, source: str, limit_bytes: int, partition: str | None = None) -> pa.Table:
+def read_rows(
+    contract: TableContract,
+    content: PartContent,
+    *,
+    source: str,
+    limit_bytes: int,
+    partition: str | None = None,
+    counts: EncodingCounts | None = None,
+) -> pa.Table:
     """Return the declared columns that a part has, by their names in the YAML, in the contract's order, with the generated ones.
 
-    Columns that are missing, or of another type, are left for validation to report, unless something here needs them.
+    Columns that are missing, or of a type that cannot be read as the declared one, are left for validation to report, unless something
+    here needs them.
 
     Args:
         limit_bytes: the largest size of the rows, decoded.
         partition: name of the part's; None: it is in none.
+        counts: of the table; None: nothing is counted.
 
     Raises:
-        DataError: of `declared_columns`; `data.empty`, `format.parquet`; `source.failed`, the rows cannot be read; `source.too_large`, of
-            a Parquet file by its footer and dictionaries, before a row is decoded.
+        DataError: of `declared_columns` and `conformed`; `data.empty`, `format.parquet`; `source.failed`, the rows cannot be read;
+            `source.too_large`, of a Parquet file by its footer and dictionaries, before a row is decoded.
         UnavailableError: `source.unavailable`, the connection of a stream broke.
     """
-    there = contract.at_source()
+    there, counts = contract.at_source(), counts or EncodingCounts()
     if isinstance(content.rows, Path):
-        table = _read_parquet(there, content.rows, source=source, limit_bytes=limit_bytes)
+        table = _read_parquet(there, content.rows, counts, source=source, limit_bytes=limit_bytes)
     else:
         table = _collected(content.rows, source=source, limit_bytes=limit_bytes)
-        table = table.select(declared_columns(there, list(schema_of(table.schema, source=source)), source=source))
+        table = table.select(_present(there, table.schema, table.num_rows, counts, source=source))
+        table = conformed(table, there.columns, source=source, counts=counts)
     names = {found: name for name, found in contract.source_names.items()}
-    table = _plain(table.rename_columns([names.get(name, name) for name in table.column_names]))
+    table = table.rename_columns([names.get(name, name) for name in table.column_names])
     for name, column in contract.columns.items():
         if column.generated is not None:
             table = table.append_column(name, _generated(column.generated, table.num_rows, contract, partition))
@@ -158,15 +179,37 @@ def _generated(what: str, num_rows: int, contract: TableContract, partition: str
     return pa.repeat(_instant(bounds_of(partition, ZoneInfo(contract.timezone))[0]), num_rows)
 
 
-def _read_parquet(contract: TableContract, path: Path, *, source: str, limit_bytes: int) -> pa.Table:
+def _read_parquet(contract: TableContract, path: Path, counts: EncodingCounts, *, source: str, limit_bytes: int) -> pa.Table:
     with _open_parquet(path, source=source) as file:
-        present = declared_columns(contract, list(schema_of(file.schema_arrow, source=source)), source=source)
+        present = _present(contract, file.schema_arrow, file.metadata.num_rows, counts, source=source)
         size_bytes = _decoded_bytes(file, present, path, limit_bytes, source=source)
         check_size(size_bytes, limit_bytes, what=source, rows=file.metadata.num_rows)
         try:
-            return file.read(columns=present).select(present)
+            rows = file.read(columns=present).select(present)
         except (pa.ArrowException, OSError) as err:
             raise _not_parquet(source, err) from err
+        return conformed(rows, contract.columns, source=source, counts=counts, int96=int96_columns(file))
+
+
+def _present(contract: TableContract, schema: pa.Schema, num_rows: int, counts: EncodingCounts, *, source: str) -> list[str]:
+    """Return the declared columns of a part, in the contract's order."""
+    names = list(schema_of(schema, source=source))
+    index = _without_index(contract, schema, num_rows, counts)
+    return declared_columns(contract, [name for name in names if name not in index], source=source)
+
+
+def _without_index(contract: TableContract, schema: pa.Schema, num_rows: int, counts: EncodingCounts) -> set[str]:
+    """Return the columns of pandas' index, which are counted, and not read unless the YAML names them."""
+    index = index_columns(schema, {*contract.columns, *contract.ignore})
+    for name in index:
+        counts.add(name, "index of pandas", "no column", num_rows)
+    return index
+
+
+def int96_columns(file: pq.ParquetFile) -> frozenset[str]:
+    """Return the columns with instants in Spark's INT96, which says of no zone."""
+    columns = (file.metadata.schema.column(number) for number in range(file.metadata.num_columns))
+    return frozenset(column.path for column in columns if column.physical_type == "INT96")
 
 
 def _collected(rows: ArrowStream, *, source: str, limit_bytes: int) -> pa.Table:
@@ -189,12 +232,6 @@ def _collected(rows: ArrowStream, *, source: str, limit_bytes: int) -> pa.Table:
     except Exception as err:
         hint = "the log has the stack of the source's own code"
         raise DataError("source.failed", masked(f"{source} cannot be read: {err}"), hint=hint) from err
-
-
-def _plain(table: pa.Table) -> pa.Table:
-    """Return the table with each type that the YAML names in Arrow's plain encoding."""
-    kinds = {field.name: ARROW_TYPES.get(type_name(field.type), field.type) for field in table.schema}
-    return table.cast(pa.schema([pa.field(name, kind) for name, kind in kinds.items()]))
 
 
 def derive(contract: TableContract, table: pa.Table, *, source: str) -> pa.Table:
@@ -282,7 +319,7 @@ def _instants(table: pa.Table, name: str, *, source: str) -> pa.ChunkedArray:
         raise DataError(
             "schema.type",
             f"{source}: column {shown(name)} is {column.type}, and rows are selected by it",
-            hint="it must hold instants: microseconds, in UTC",
+            hint=remedy(str(column.type), name) or "it must hold instants: microseconds, in UTC",
         )
     return column
 
@@ -311,7 +348,8 @@ def _open_parquet(path: Path, *, source: str) -> pq.ParquetFile:
     if path.stat().st_size == 0:
         raise DataError("data.empty", f"{source} has 0 bytes", hint="write the file again; a file of Parquet without rows has a footer")
     try:
-        file = pq.ParquetFile(path)
+        # Nanoseconds, the default, end in the year 2262.
+        file = pq.ParquetFile(path, coerce_int96_timestamp_unit="us")
     except (pa.ArrowException, OSError, UnicodeDecodeError) as err:
         # A name in a damaged footer need not be UTF-8.
         raise _not_parquet(source, err) from err

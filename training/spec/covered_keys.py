@@ -19,7 +19,7 @@ from training.stage_table import TABLE, TRIAL
 
 _NOT_OF_THE_ROWS: Final = frozenset({"wait", "suite"})
 _NOT_OF_THE_CELLS: Final = frozenset({"known", "because"})
-_PLACES: Final = frozenset({"uri", "kind", "settings", "source_name", "generated"})
+_PLACES: Final = frozenset({"uri", "kind", "settings", "source_name", "generated", "stored_as", "scale", "zone"})
 _NOT_OF_THE_CHECKS: Final = frozenset({"memory"})
 _NOT_OF_THE_WEIGHTS: Final = frozenset({"placement", "checkpoint", "activation_checkpointing", "replica_check_steps", "straggler_ratio"})
 _NOT_OF_THE_WEIGHTS_OF_PARALLEL: Final = frozenset({"schedule"})

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import zoneinfo
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Final, get_args
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
+    Field,
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
     PlainSerializer,
@@ -21,6 +24,17 @@ from training.spec.scalar_types import DURATION_SCHEMA, duration_text, in_yaml, 
 
 if TYPE_CHECKING:
     from pydantic.json_schema import JsonSchemaValue
+
+
+def _timezone(value: str) -> str:
+    try:
+        zoneinfo.ZoneInfo(value)
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+        raise refusal("schedule.range", f"there is no time zone {in_yaml(value)}", hint="an IANA name: UTC, Europe/Berlin") from None
+    return value
+
+
+TimeZone = Annotated[str, Field(max_length=64), AfterValidator(_timezone)]
 
 
 def _split_end(value: Any) -> timedelta | str:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import zoneinfo
 from collections.abc import Mapping
 from typing import Annotated, Final, Literal, Self
 
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from training.contracts import JsonValue
 from training.errors import Problem, SpecError
+from training.spec.key_types import TimeZone
 from training.spec.scalar_types import (
     FROZEN,
     ONE_LINE,
@@ -21,7 +21,6 @@ from training.spec.scalar_types import (
     Section,
     TimeOfDay,
     in_yaml,
-    refusal,
 )
 from training.spec.sections.data import Data
 from training.spec.sections.evaluation import Evaluate
@@ -36,17 +35,6 @@ from training.stage_table import STAGES, TABLE
 
 FORMAT_VERSION: Final = 1
 """Version of a frozen spec."""
-
-
-def _timezone(value: str) -> str:
-    try:
-        zoneinfo.ZoneInfo(value)
-    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
-        raise refusal("schedule.range", f"there is no time zone {in_yaml(value)}", hint="an IANA name: UTC, Europe/Berlin") from None
-    return value
-
-
-TimeZone = Annotated[str, Field(max_length=64), AfterValidator(_timezone)]
 
 
 class Retries(Section):

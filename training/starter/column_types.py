@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 import duckdb
@@ -36,6 +36,8 @@ class FoundColumn:
     """The text that stands for a missing number in a column of numbers, which is then declared as text."""
     is_local_time: bool = False
     """A text: a day and a time of day without an offset."""
+    keys: Mapping[str, str | int] = field(default_factory=dict)
+    """Of Parquet: what its values mean, as the YAML has it."""
 
     @property
     def is_number(self) -> bool:

@@ -34,6 +34,7 @@ from training.installation import EXPECTATIONS, PIPELINES
 from training.process.scratch import scratch_folder
 from training.spec.check import check_files
 from training.spec.scalar_types import NAME_RULE
+from training.starter.column_types import FoundColumn
 from training.starter.command_options import SPLITS, Choices
 from training.starter.generated_files import DAG, Naming, suite_text, yaml_text
 from training.starter.label_task import PRIMARY, label_of
@@ -43,6 +44,13 @@ from training.starter.tables import FoundTable, Report, opened
 from training.starter.time_columns import EventTime, event_time_of
 
 MAX_SHOWN: Final = 12
+STORED: Final = {
+    "int96_utc": "Spark's INT96, taken for UTC",
+    "decimal": "the nearest double of decimals of more than 15 digits; exact with {type: int64, scale: …}",
+    "scale": "the integer is the file's number times 10 to this power",
+    "zone": "its times have none; --timezone names another",
+}
+"""What a key of a column in Parquet says, by its name, or the value of `stored_as`."""
 PROGRESS_SECONDS: Final = 5.0
 
 
@@ -214,6 +222,7 @@ def _report(table: FoundTable, time: EventTime, draft: Draft, naming: Naming, pa
     look = [f"{name} is not a feature, for it may be the label in other words: {reason}" for name, reason in draft.late.items()]
     look += [f"{name} is not a feature: {reason}" for name, reason in draft.skipped.items()]
     look += [f"column {shown(name)} is not read: {reason}" for name, reason in table.left_out.items()]
+    look += [_stored(column) for column in table.columns.values() if column.keys]
     for marker in dict.fromkeys(table.columns[column].marker for column in draft.numbers.values()):
         derived = [name for name, column in draft.numbers.items() if table.columns[column].marker == marker]
         look.append(f"{shown(marker)} counts as a missing number in {_listed(derived)}")
@@ -239,6 +248,11 @@ def _report(table: FoundTable, time: EventTime, draft: Draft, naming: Naming, pa
 def data_folder(files: TableFiles) -> Path:
     """Return the folder that the pipeline's environment variable names."""
     return files.root.resolve().parent
+
+
+def _stored(column: FoundColumn) -> str:
+    ((key, value),) = column.keys.items()
+    return f"{column.name} is read with {key}: {value}, {STORED[str(value) if key == 'stored_as' else key]}"
 
 
 def _counted(table: FoundTable) -> str:

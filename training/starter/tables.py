@@ -17,7 +17,6 @@ from pydantic import TypeAdapter, ValidationError
 
 from training.errors import DataError, shown
 from training.runtime.stage_memory import engine_memory_bytes
-from training.sources.arrow_schema import ARROW_TYPES, schema_of
 from training.sources.compression import plain_file
 from training.sources.csv_reader import read_header
 from training.sources.jsonl_reader import first_keys
@@ -27,6 +26,7 @@ from training.spec.scalar_types import SourceName
 from training.sql.expressions import hardened, literal, quoted
 from training.starter.column_names import free, identifiers
 from training.starter.column_types import FoundColumn, counts_of, json_column, text_column, typed
+from training.starter.parquet_files import PlainParquet, plain_parquet
 from training.starter.table_files import TableFiles
 
 MAX_COLUMNS: Final = 2_000
@@ -90,13 +90,14 @@ def opened(files: TableFiles, folder: Path, report: Report, *, label: str, zone:
         DataError: `init.columns`, there are too many columns, none that can be declared, or files with different ones; `data.empty`,
             `format.csv`, `format.jsonl`, `format.compression`, `data.format`, `schema.names`.
     """
-    plain = {path.resolve(): path for path in files.paths}
-    if files.kind != "parquet":
+    parquet = plain_parquet(files.paths, folder, zone=zone) if files.kind == "parquet" else None
+    plain = dict(parquet.originals) if parquet is not None else {}
+    if parquet is None:
         plain = {_plain(path, folder / str(number)).resolve(): path for number, path in enumerate(files.paths)}
     folders = sorted({path.parent for path in plain})
     with hardened([folder, *folders], memory_limit=f"{engine_memory_bytes()}B") as connection:
         try:
-            yield _Opening(files, plain, connection, folder, report, label).found(zone)
+            yield _Opening(files, plain, parquet, connection, folder, report, label).found(zone)
         except (duckdb.InvalidInputException, duckdb.ConversionException, duckdb.IOException) as err:
             message = f"{files.root} cannot be read: {_first_line(err)}"
             raise DataError("data.format", message, hint="repair the file, or write it again") from err
@@ -114,31 +115,31 @@ class _Opening:
     files: TableFiles
     plain: Mapping[Path, Path]
     """Path of a file that is not compressed to that of the table's file."""
+    parquet: PlainParquet | None
     connection: duckdb.DuckDBPyConnection
     folder: Path
     report: Report
     label: str
 
     def found(self, zone: str) -> FoundTable:
-        types = self._parquet_types() if self.files.kind == "parquet" else {}
-        groups = self._groups({path: tuple(found) for path, found in types.items()} if types else self._headers())
+        groups = self._groups(self._headers() if self.parquet is None else self.parquet.headers)
         every = next(iter(groups))
         if len(every) > MAX_COLUMNS:
             message = f"{self.files.root} has {len(every):,} columns, at most {MAX_COLUMNS:,} are possible"
             raise DataError("init.columns", message, hint="write a file with fewer columns")
         _check_characters(every, self.files.root)
         left_out = {name: reason for name in every if (reason := _undeclarable(name))}
-        left_out |= _other_types(types)
+        left_out |= {} if self.parquet is None else self.parquet.left_out
         kept = [name for name in every if name not in left_out]
         names = dict(zip(kept, identifiers(kept, label=self.label), strict=True))
         start = free("partition_start", {name.lower() for name in names.values()}) if self.files.partition else ""
         query = self._query(groups, names, start, zone)
-        if self.files.kind == "parquet":
+        if self.parquet is not None:
             self.connection.execute(f"CREATE VIEW rows AS {query}")
-            first = next(iter(types.values()))
+            first = self.parquet.columns
             missing = counts_of(self.connection, [f"count(*) FILTER ({quoted(name)} IS NULL)" for name in names.values()], "rows")
             columns = {
-                name: FoundColumn(name=name, source_name=source, type=first[source], num_missing=count)
+                name: FoundColumn(name=name, source_name=source, type=first[source].type, num_missing=count, keys=first[source].stored_keys)
                 for (source, name), count in zip(names.items(), missing, strict=True)
             }
         else:
@@ -157,18 +158,6 @@ class _Opening:
             num_rows=num_rows,
             connection=self.connection,
         )
-
-    def _parquet_types(self) -> dict[Path, dict[str, str]]:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        found = {}
-        for plain, path in self.plain.items():
-            try:
-                found[plain] = schema_of(pq.read_schema(plain), source=str(path))
-            except (pa.ArrowInvalid, OSError) as err:
-                raise DataError("data.format", f"{path} is not a Parquet file: {_first_line(err)}", hint="write the file again") from err
-        return found
 
     def _headers(self) -> dict[Path, Header]:
         """Return the columns of text files; a file of JSON lines without rows has none."""
@@ -266,19 +255,6 @@ def _undeclarable(name: str) -> str:
     except ValidationError as err:
         return "its name is too long" if len(name) > MAX_NAME else f"its name {err.errors()[0]['msg']}"
     return ""
-
-
-def _other_types(types: Mapping[Path, Mapping[str, str]]) -> dict[str, str]:
-    """Return the columns of Parquet files whose type the YAML cannot name, or that have another one in another file."""
-    found: dict[str, str] = {}
-    for path, schema in types.items():
-        first, expected = next(iter(types.items()))
-        for name, kind in schema.items():
-            if kind not in ARROW_TYPES:
-                found.setdefault(name, f"type {kind} has no name in the YAML")
-            elif kind != expected[name]:
-                found.setdefault(name, f"it is of type {expected[name]} in {first.name} and {kind} in {path.name}")
-    return found
 
 
 def _empty(path: Path) -> DataError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -20,10 +21,13 @@ from training.sources.interface import ListedPart, Source, SourcePart, SourceWin
 from training.sources.registry import source_of
 from training.sources.size_limits import check_size, table_limit_bytes
 from training.sources.snapshot_files import LabelTimes, TablePart, part_as_is, part_of_rows, read_rows
+from training.sources.stored_types import EncodingCounts
 from training.sources.table_contract import TableContract
 from training.store import Manifest, Store
 from training.store.manifests import FileEntry
 from training.store.objects import file_digest
+
+logger = logging.getLogger(__name__)
 
 KIND = "snapshot"
 
@@ -77,10 +81,11 @@ def take_snapshot(store: Store, plan: SnapshotPlan, folder: Path, *, on_file: Ca
         schemas: dict[str, dict[str, str]] = {}
         left_out: Counter[str] = Counter()
         members = {member.name: (member, source_of(member)) for member in contract.members}
-        window = _window(contract, plan)
+        window, counts = _window(contract, plan), EncodingCounts()
         for name, listed in _named(contract, plan.listing.get(contract.name, ())):
             check_size(listed.size_bytes, limit_bytes, what=listed.uri)
-            files[name], part, parts[name] = _take_part(store, *members[listed.table or contract.name], listed, window, folder, limit_bytes)
+            member, source = members[listed.table or contract.name]
+            files[name], part, parts[name] = _take_part(store, member, source, listed, window, folder, limit_bytes, counts)
             schemas[name] = part.schema
             left_out.update(part.left_out)
             times += [part.label_times] if part.label_times is not None else []
@@ -89,6 +94,8 @@ def take_snapshot(store: Store, plan: SnapshotPlan, folder: Path, *, on_file: Ca
             check_size(table_bytes, limit_bytes, what=f"table {shown(contract.name)}, {len(parts)} files", rows=num_rows)
             done += 1
             on_file(done, total)
+        for line in counts.lines():
+            logger.info("%s: %s", contract.name, line)
         tables[contract.name] = _table_facts(parts, schemas)
         if left_out:
             tables[contract.name]["left_out"] = dict(left_out)
@@ -127,17 +134,24 @@ def _named(contract: TableContract, entries: Sequence[ListedPart]) -> list[tuple
 
 
 def _take_part(
-    store: Store, contract: TableContract, source: Source, listed: SourcePart, window: SourceWindow, folder: Path, limit_bytes: int
+    store: Store,
+    contract: TableContract,
+    source: Source,
+    listed: SourcePart,
+    window: SourceWindow,
+    folder: Path,
+    limit_bytes: int,
+    counts: EncodingCounts,
 ) -> tuple[FileEntry, TablePart, PartFacts]:
     scratch = folder / "part"
     scratch.mkdir()
     try:
         content = source.read(listed, scratch, limit_bytes=limit_bytes)
-        part: TablePart
+        part: TablePart | None = None
         if contract.is_kept_as_is and isinstance(content.rows, Path):
-            part = part_as_is(contract, content.rows, source=listed.uri, limit_bytes=limit_bytes)
-        else:
-            rows = read_rows(contract, content, source=listed.uri, limit_bytes=limit_bytes, partition=listed.partition)
+            part = part_as_is(contract, content.rows, source=listed.uri, limit_bytes=limit_bytes, counts=counts)
+        if part is None:
+            rows = read_rows(contract, content, source=listed.uri, limit_bytes=limit_bytes, partition=listed.partition, counts=counts)
             part = part_of_rows(contract, rows, window, folder / "part" / "rows.parquet", source=listed.uri)
         digest = store.objects.put_file(part.path)
         # The content's digest, not the storage's version: equal data on two machines make one snapshot.

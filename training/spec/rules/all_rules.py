@@ -38,6 +38,7 @@ from training.spec.rules.partitions import generated_columns_fit, partitions_fit
 from training.spec.rules.row_filters import row_filters_are_known, row_filters_fit
 from training.spec.rules.rule_problems import Rule, Violation, violations
 from training.spec.rules.splits import split_columns_fit, split_keys_fit, strata_exist
+from training.spec.rules.stored_columns import stored_columns_fit
 from training.spec.rules.target_encoding import label_has_a_mean
 from training.spec.rules.training import (
     compression_fits,
@@ -346,6 +347,7 @@ RULES: Final[tuple[Rule, ...]] = (
     windows_fit,
     partitions_fit,
     generated_columns_fit,
+    stored_columns_fit,
     split_keys_fit,
     split_columns_fit,
     strata_exist,

@@ -9,7 +9,7 @@ from pydantic import Field, ValidationInfo, WithJsonSchema, field_validator
 
 from training.errors import SpecError
 from training.spec.descriptors.sources import SOURCES, Days, SourceDescriptor
-from training.spec.key_types import ShareOrDuration, SplitEnd
+from training.spec.key_types import ShareOrDuration, SplitEnd, TimeZone
 from training.spec.reader.problems import nearest
 from training.spec.reader.yaml import Path
 from training.spec.registry import with_defaults
@@ -41,6 +41,9 @@ Known = Literal["before", "after"]
 Generated = Literal["row_number", "partition_start"]
 """What ingest writes into a column that the file does not have."""
 
+StoredAs = Literal["int96_utc", "decimal"]
+"""How a Parquet file stores a column, where its type alone does not say what its values mean."""
+
 Kind = Annotated[Name, WithJsonSchema({"enum": list(SOURCES.built_in)})]
 """A kind of source: of training/sources/kinds/, or of an entry point of the group `nightshift.sources`."""
 
@@ -65,10 +68,24 @@ class Column(Section):
     generated: Generated | None = None
     """The column is not in the file. `row_number`, of type int64: the number of the row in its file, from 0. `partition_start`, of type
     timestamp: the instant at which the partition of the row begins. For tables without a key or a time of their own."""
+    stored_as: StoredAs | None = None
+    """Of Parquet. `int96_utc`, of type timestamp: INT96 as Spark, Hive and Impala write it, in UTC, cut to microseconds. `decimal`, of type
+    double: the nearest double of decimals of more than 15 digits."""
+    scale: Annotated[int, Field(ge=0, le=18)] | None = None
+    """Of Parquet, of type int64: the integer is the file's number times 10 to this power: 2 makes 12.34 to 1234. Unit: digits.
+    Example: `2`."""
+    zone: TimeZone | None = None
+    """Of Parquet, of type timestamp: where the clock of times without a zone is. Example: `Europe/Berlin`."""
 
     def name_at_source(self, name: str) -> str:
         """Return what the source calls the column whose key is `name`."""
         return name if self.source_name is None else self.source_name
+
+    @property
+    def stored_keys(self) -> dict[str, str | int]:
+        """Return the keys that say what the values of a Parquet file mean."""
+        keys: dict[str, str | int | None] = {"stored_as": self.stored_as, "scale": self.scale, "zone": self.zone}
+        return {key: value for key, value in keys.items() if value is not None}
 
     @property
     def is_in_file(self) -> bool:

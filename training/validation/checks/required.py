@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from training.data.snapshot.meta import SnapshotMeta, rows_per_table
 from training.data.snapshot.parquet_parts import FILE_COLUMN
+from training.sources.stored_types import remedy
 from training.spec.schedule.partitions import Grain, bounds_of, grain_of
 from training.sql.expressions import quoted
 from training.validation.checks.key_order import has_unique_order
@@ -47,6 +48,7 @@ def check_schema(view: TableView) -> list[CheckResult]:
 
     def result(code: str, check: str, column: str, observed: str, allowed: str, where: list[str]) -> CheckResult:
         detail = f"in {len(where)} of {len(parts)} files: {listed(where)}"
+        detail += f"; {what}" if (what := remedy(observed, column)) else ""
         return CheckResult(
             code=code, check=check, table=view.name, column=column, status="failed", observed=observed, allowed=allowed, detail=detail
         )

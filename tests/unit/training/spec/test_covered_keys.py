@@ -47,6 +47,7 @@ CHANGES: list[tuple[str, str, str, set[str]]] = [
     (F, "carrier: {type: string}", "carrier: {type: string, source_name: null}", set()),
     (F, "carrier: {type: string}", "carrier: {type: string, source_name: Carrier}", {"ingest"}),
     (F, "hour: {type: int64, known: after}", "hour: {type: int64, known: after, generated: row_number}", {"ingest"}),
+    (R, "shown_at: {type: timestamp}", "shown_at: {type: timestamp, zone: Europe/Berlin}", {"ingest"}),
     (F, "test: 7d}", "test: 7d, end: window}", set()),
     (F, "test: 7d}", "test: 7d, end: labels_complete}", {"ingest", "validate", "prepare"}),
     (F, "test: 7d}", "test: 7d, end: 3d}", {"ingest", "validate", "prepare"}),

@@ -146,10 +146,10 @@ FAULTS: dict[str, tuple[Any, str, str]] = {
         "schema.type",
         "clicks.price: column's type: observed string, allowed float (in 1 of 5 files",
     ),
-    "narrower_integer": (
-        lambda shop: rewrite(shop, lambda t: replace(t, "user_id", t["user_id"].cast(pa.int16()))),
+    "wider_float": (
+        lambda shop: rewrite(shop, lambda t: replace(t, "price", t["price"].cast(pa.float64()))),
         "schema.type",
-        "clicks.user_id: column's type: observed int16, allowed int32",
+        "clicks.price: column's type: observed double, allowed float",
     ),
     "time_without_zone": (
         lambda shop: rewrite(shop, lambda t: replace(t, "shown_at", t["shown_at"].cast(pa.timestamp("us")))),

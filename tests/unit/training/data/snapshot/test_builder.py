@@ -169,6 +169,27 @@ def test_a_part_that_deviates_is_stored_with_its_own_schema(tmp_path: Path) -> N
     assert "schema" not in facts["parts"]["daily/2026-01-01-00000.parquet"]
 
 
+def test_only_a_part_of_another_encoding_is_written_again_and_the_log_counts_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    whole = write_day(tmp_path, "2026-01-01", [1, 2])
+    rows = pq.ParquetFile(write_day(tmp_path, "2026-01-02", [4, 3])).read()
+    narrow = rows.set_column(0, "id", rows["id"].cast(pa.uint8())).set_column(
+        1, "sold", rows["sold"].cast(pa.timestamp("ns", "Asia/Tokyo"))
+    )
+    pq.write_table(narrow, tmp_path / "daily/dt=2026-01-02/part.parquet")
+    contract = daily(tmp_path)
+    with caplog.at_level("INFO"):
+        taken = snapshot(tmp_path, contract, entries(contract.uri, ["2026-01-01", "2026-01-02"]))
+    store, manifest = taken
+    assert store.objects.get_bytes(manifest.files["daily/2026-01-01-00000.parquet"].digest) == whole.read_bytes()
+    written = rows_of(tmp_path, taken, "daily/2026-01-02-00000.parquet")
+    assert (written["id"].to_pylist(), written.schema.types) == ([3, 4], rows.schema.types)
+    assert not any("schema" in part for part in manifest.meta["tables"]["daily"]["parts"].values())
+    assert [record.message for record in caplog.records if "read as" in record.message] == [
+        "daily: uint8 read as int64: id (2 rows in 1 files)",
+        "daily: timestamp[ns, tz=Asia/Tokyo] read as timestamp: sold (2 rows in 1 files)",
+    ]
+
+
 def test_equal_sources_give_one_digest_regardless_of_their_order_age_and_place(tmp_path: Path) -> None:
     digests = set()
     for number in (0, 3, 5):

@@ -1,0 +1,52 @@
+"""`nightshift init` on Parquet files as other tools write them: it declares what `ingest` reads, with the keys that this needs."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.unit.training.starter.orders_bench import NUM_ROWS, ROWS, checked_with_data, found
+
+HALF = NUM_ROWS // 2
+COLUMNS: dict[str, pa.Array] = {
+    "items": pa.array([row["items"] for row in ROWS], pa.uint8()),
+    "value": pa.array([Decimal(number) / 100 for number in range(NUM_ROWS)], pa.decimal128(38, 2)),
+    "total": pa.array([Decimal(number) for number in range(NUM_ROWS)], pa.decimal128(38, 0)),
+    "ordered_at": pa.array([datetime.fromisoformat(row["ordered_at"]).replace(tzinfo=None) for row in ROWS], pa.timestamp("ns")),
+    "large": pa.array([2**64 - 1] * NUM_ROWS, pa.uint64()),
+}
+DECLARED = (
+    "items: {type: int64}",
+    "value: {type: double, stored_as: decimal}",
+    "total: {type: int64, scale: 0}",
+    "ordered_at: {type: timestamp, zone: UTC}",
+    "weight: {type: double}",
+    "country: {type: string}",
+)
+
+
+def test_types_of_other_tools_are_declared_with_their_keys_and_pass_the_check(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = pa.Table.from_pylist([{key: row[key] for key in ("order_id", "country", "outcome")} for row in ROWS])
+    for name, column in COLUMNS.items():
+        table = table.append_column(name, column)
+    (folder := tmp_path / "orders").mkdir()
+    # An integer column with missing values is one of doubles where pandas writes it, and one of nulls where it has nothing else.
+    halves = [(table.slice(0, HALF), pa.array(range(HALF), pa.int32())), (table.slice(HALF), pa.array([1.5] * (NUM_ROWS - HALF)))]
+    for number, (part, weight) in enumerate(halves):
+        pq.write_table(part.append_column("weight", weight), folder / f"{number}.parquet")
+    empty = pa.schema([(name, pa.null()) for name in [*table.column_names, "weight"]]).empty_table()
+    empty = empty.append_column("__index_level_0__", pa.array([], pa.int64()))
+    pq.write_table(empty.replace_schema_metadata({"pandas": "{}"}), folder / "2.parquet")
+    result = found(folder, capsys, "--time", "ordered_at", to=tmp_path / "to")
+    yaml = Path(result["written"]["yaml"]).read_text(encoding="utf-8")
+    assert [line for line in DECLARED if f"      {line}\n" not in yaml] == []
+    assert set(result["not_read"]) == {"__index_level_0__", "large"}
+    assert "'18446744073709551615', uint64, cannot be read as int64" in result["not_read"]["large"]
+    assert checked_with_data(result, folder, tmp_path / "to", monkeypatch) == 0
