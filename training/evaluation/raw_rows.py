@@ -84,7 +84,7 @@ class RawRows:
         found: Floats | None = None
         first = 0
         for batch in self.batches(predictor.inputs):
-            scores = align_scores(predictor.predict(batch), predictor.classes, classes)
+            scores = align_scores(predictor.score(batch), predictor.classes, classes)
             if found is None:
                 found = np.empty((len(self), *scores.shape[1:]), dtype=scores.dtype)
             found[first : first + len(scores)] = scores
@@ -92,7 +92,7 @@ class RawRows:
             if scored is not None:
                 scored(len(scores))
         if found is None:
-            return align_scores(predictor.predict(self.frame(predictor.inputs)), predictor.classes, classes)
+            return align_scores(predictor.score(self.frame(predictor.inputs)), predictor.classes, classes)
         return found
 
     def _known(self, columns: Sequence[str]) -> list[str]:

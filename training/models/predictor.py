@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Any, Final, NotRequired, TypedDict
 
 import numpy as np
 import pandas as pd
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from training.data.features.transforms import FittedTransforms
 from training.errors import DataError
 from training.models.base import Family, Scorer
+from training.models.caller_rows import typed_rows
 
 if TYPE_CHECKING:
     from training.contracts import JsonObject
@@ -35,6 +36,8 @@ class ModelFacts(TypedDict):
     """That it was trained on."""
     classes: NotRequired[list[str]]
     """Names in the order of their numbers, where they have names."""
+    inputs: NotRequired[Mapping[str, str]]
+    """Columns of a raw frame to their types, as the YAML declares them (`int64, nullable`); absent in models of 0.3.0."""
 
 
 class Predictor:
@@ -56,10 +59,22 @@ class Predictor:
         """Names of the classes in the order of their numbers: of a binary label the negative one first; empty where they have none."""
         return tuple(self.facts.get("classes") or ())
 
-    def predict(self, raw_frame: pd.DataFrame) -> NDArray[np.float64]:
-        """Return one score per row of `raw_frame`, [n] float64: a probability for binary models, an order for rankers.
+    def predict(self, rows: Any) -> NDArray[np.float64]:
+        """Return one score per row, [n] float64: a probability for binary models, an order for rankers.
 
         A model of several classes returns [n, classes]: the probability of each class.
+
+        Args:
+            rows: as callers have them (`training.models.caller_rows`).
+
+        Raises:
+            DataError: a column is missing or of another type.
+        """
+        inputs = self.facts.get("inputs")
+        return self.score(rows if inputs is None else typed_rows(rows, inputs))
+
+    def score(self, raw_frame: pd.DataFrame) -> NDArray[np.float64]:
+        """Return `predict` of rows as the frame of a dataset has them, all columns there.
 
         Raises:
             DataError: a column is missing or of another type.
@@ -73,15 +88,15 @@ class NamedPredictor:
     def __init__(self, predictor: Predictor) -> None:
         self._predictor = predictor
 
-    def predict(self, raw_frame: pd.DataFrame) -> pd.DataFrame:
-        """Return the probability of each class, one column per class with its name, one row per row of `raw_frame`, with its index.
+    def predict(self, rows: Any) -> pd.DataFrame:
+        """Return the probability of each class, one column per class with its name, one row per row of `rows`, with its index.
 
         Raises:
             DataError: a column is missing or of another type.
         """
-        scores = self._predictor.predict(raw_frame)
+        scores = self._predictor.predict(rows)
         table = np.column_stack([1 - scores, scores]) if scores.ndim == 1 else scores
-        return pd.DataFrame(table, columns=list(self._predictor.classes), index=raw_frame.index)
+        return pd.DataFrame(table, columns=list(self._predictor.classes), index=rows.index if isinstance(rows, pd.DataFrame) else None)
 
 
 def load_predictor(folder: Path, family: Family | None = None) -> Predictor:

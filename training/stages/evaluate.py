@@ -119,7 +119,7 @@ def work(context: StageContext) -> StageOutput:
         result_checks = _checks(
             spec, data, RawRows(reader, data.training), raw, predictor.inputs, measures.checks(scored.candidate, scored.champion)
         )
-        importance = measures.importance(predictor.predict, lambda numbers: raw.at(numbers).frame(predictor.inputs), predictor.inputs)
+        importance = measures.importance(predictor.score, lambda numbers: raw.at(numbers).frame(predictor.inputs), predictor.inputs)
     with context.timed("latency"):
         calls = _calls(spec.evaluate.latency_ms, folder, first_rows, group=dataset.meta["group"])
     rest = EvaluationRecord(

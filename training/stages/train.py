@@ -18,6 +18,7 @@ from training.code.carried import check_own_class
 from training.contracts import JsonObject, JsonValue, Scalar, StageRequest, canonical_json, sha256_hex
 from training.data.dataset.manifest import meta_of, sample_order_digest
 from training.data.features.classes import Classes
+from training.data.features.transforms_file import serving_inputs
 from training.engine.checkpoint.checkpoints import Checkpoints, MakeWriter
 from training.engine.checkpoint.format import CheckpointIdentity
 from training.engine.checkpoint.writer import CheckpointWriter, Interval
@@ -259,6 +260,7 @@ def model_files(
     family, named = FAMILIES.get(spec.train.model), Classes.of(meta_of(dataset))
     # Labels without names have none.
     classes = {} if named is None else {"classes": list(named.learned)}
+    types = spec.data.declared_types()
     description = {
         "format_version": FORMAT_VERSION,
         "family": spec.train.model,
@@ -267,6 +269,7 @@ def model_files(
         "code_version": code_version,
         "environment": environment(() if family is None else family.libraries),
         "device": device_words(gang.device),
+        "inputs": {name: types[name] for name in serving_inputs(transforms)},
         **classes,
     }
     files = {

@@ -28,7 +28,7 @@ from training.data.features.target_encoding import TargetEncode, TargetFit, Targ
 from training.data.features.text_ngrams import TextFit, TextGrams
 from training.data.features.transforms_file import FORMAT_VERSION, column_of, malformed, raw_columns, read_transforms
 from training.data.features.vocabulary import QUERY_BYTES
-from training.data.join.derived import ARROW_NUMBERS, DerivedColumn, as_declared, check_derived, derive
+from training.data.join.derived import ARROW_TYPES, DerivedColumn, as_declared, check_derived, derive
 from training.errors import DataError, shown
 from training.sql.expressions import hardened
 
@@ -118,7 +118,7 @@ class FittedTransforms:
         Args:
             derived: columns to compute, checked.
             derive_from: raw columns that their expressions use.
-            types: of `number_types`; other columns than `derive_from` are ignored.
+            types: of `raw_types`; other columns than `derive_from` are ignored.
             features: in the order of the spec.
         """
         self.derived = tuple(derived)
@@ -167,7 +167,7 @@ class FittedTransforms:
         Args:
             raw_names: the raw columns that there are.
             derived, features: as `fit`.
-            types: that expressions see the raw columns with (`number_types`); of others, as pandas has them.
+            types: that expressions see the raw columns with (`raw_types`); of others, as pandas has them.
 
         Raises:
             DataError: `derive.*`, `schema.missing`.
@@ -289,7 +289,7 @@ class FittedTransforms:
                 _Feature(e["name"], KINDS[e["transform"]](**e["parameters"]), e["serve_as"], column_of(e)) for e in values["features"]
             ]
             derive_from = check_derived(derived, values["derive_from"])
-            types = {name: type_ for name, type_ in values.get("derive_types", {}).items() if type_ in ARROW_NUMBERS}
+            types = {name: type_ for name, type_ in values.get("derive_types", {}).items() if type_ in ARROW_TYPES}
         except (KeyError, TypeError, ValueError) as err:
             raise malformed(err) from err
         return cls(derived=derived, derive_from=derive_from, types=types, features=features)

@@ -39,7 +39,7 @@ class TransformsFile(TypedDict):
     derive: list[DerivedEntry]
     derive_from: list[str]
     derive_types: NotRequired[dict[str, str]]
-    """Types of the numbers in `derive_from`, by the YAML's names."""
+    """Types in `derive_from` that pandas may lose, by the YAML's names."""
     features: list[FittedFeature]
 
 

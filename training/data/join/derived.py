@@ -41,6 +41,8 @@ ARROW_NUMBERS: Final[Mapping[str, pa.DataType]] = {
     "double": pa.float64(),
 }
 """The YAML's types of numbers. Pandas has integers as float64 where one is missing, and a caller may give 5 for 5.0."""
+ARROW_TYPES: Final[Mapping[str, pa.DataType]] = {**ARROW_NUMBERS, "boolean": pa.bool_(), "date": pa.date32()}
+"""The YAML's types that a pandas column of missing values alone does not show."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,24 +77,27 @@ def check_derived(derived: Sequence[DerivedColumn], columns: Collection[str]) ->
     return used - set(made)
 
 
-def number_types(schema: pa.Schema) -> dict[str, str]:
-    """Return the columns of numbers and their types, by the YAML's names."""
-    names = {type_: name for name, type_ in ARROW_NUMBERS.items()}
+def raw_types(schema: pa.Schema) -> dict[str, str]:
+    """Return the columns of `ARROW_TYPES` and their types, by the YAML's names."""
+    names = {type_: name for name, type_ in ARROW_TYPES.items()}
     return {field.name: names[field.type] for field in schema if field.type in names}
 
 
 def as_declared(values: pa.Array | pa.ChunkedArray, type_: str | None, name: str) -> pa.Array | pa.ChunkedArray:
-    """Return a raw column as expressions see it: numbers have the declared type, whether or not one is missing in these rows.
+    """Return a raw column as expressions see it: of the declared type, whether or not a value is missing in these rows, or all are.
 
     Args:
         values: as pandas has them.
-        type_: the YAML's; None: it is not a number.
+        type_: the YAML's; None: it is none of `ARROW_TYPES`.
 
     Raises:
-        DataError: `schema.type`, a value is not of the type; `transform.precision`, an integer from 2**53 came as float64.
+        DataError: `schema.type`, a number is not of the type; `transform.precision`, an integer from 2**53 came as float64.
     """
-    is_number = pa.types.is_integer(values.type) or pa.types.is_floating(values.type) or pa.types.is_null(values.type)
-    if type_ is None or type_ not in ARROW_NUMBERS or not is_number or values.type == ARROW_NUMBERS[type_]:
+    if type_ is None or type_ not in ARROW_TYPES or values.type == ARROW_TYPES[type_]:
+        return values
+    if pa.types.is_null(values.type):
+        return values.cast(ARROW_TYPES[type_])
+    if type_ not in ARROW_NUMBERS or not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
         return values
     if type_ == "int64" and pa.types.is_float64(values.type):
         _check_exact(values, name)

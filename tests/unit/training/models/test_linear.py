@@ -188,6 +188,8 @@ def test_a_night_with_linear_ends_with_a_model_that_scores_raw_rows(tmp_path: Pa
     predictor = load_predictor(bench.store.manifests.fetch(manifest, tmp_path / "model"))
     rows = DatasetReader(bench.store, bench.store.manifests.get(bench.dataset_uri), tmp_path / "dataset").rows("test")
     assert np.array_equal(predictor.predict(rows)[:7], predictor.predict(rows.iloc[:7])), "a row's score does not depend on the others"
+    assert predictor.facts["inputs"].keys() == set(predictor.inputs)
+    assert np.array_equal(predictor.predict(rows.iloc[:7].to_dict("records")), predictor.predict(rows)[:7])
 
 
 def test_missing_numbers_end_in_prepare_before_anything_is_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

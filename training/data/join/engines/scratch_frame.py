@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from training.data.dataset.frames import nullable_columns, pandas_column, pandas_rows
 from training.data.features.transforms import FeaturePlan, FittedTransforms
 from training.data.join.contract import LABEL
-from training.data.join.derived import DerivedColumn, number_types
+from training.data.join.derived import DerivedColumn, raw_types
 from training.data.join.engines.interface import BATCH_ROWS, Frame
 from training.runtime.stage_memory import engine_memory_bytes
 
@@ -172,7 +172,7 @@ def fit_by_batch(
         training, derived, features: as `Engine.fit`.
     """
     raw_names = [name for name in frame.schema.names if name != LABEL]
-    plan = FittedTransforms.planned(raw_names, derived=derived, features=features, types=number_types(frame.schema))
+    plan = FittedTransforms.planned(raw_names, derived=derived, features=features, types=raw_types(frame.schema))
     return plan.fitted(features, _training_columns(frame, training, plan), folder, engine_memory_bytes())
 
 
