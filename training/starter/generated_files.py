@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
 import re
+import sys
 from dataclasses import dataclass
+from decimal import MAX_EMAX, MIN_EMIN, ROUND_CEILING, ROUND_FLOOR, Context, Decimal, localcontext
 from typing import Final
 
 from training.contracts import JsonValue
@@ -18,6 +19,9 @@ from training.starter.time_columns import EventTime
 from training.starter.yaml_scalars import duration, flow_list, scalar
 
 MOSTLY: Final = 0.95
+EXACT: Final = Context(prec=2_000, Emin=MIN_EMIN, Emax=MAX_EMAX)
+"""Holds each difference of two numbers of 64 bits."""
+LARGEST_INTEGER: Final = 1 << 64
 INDEPENDENT: Final = "each is independent of the others, which no time shows: else name what is, such as the customer"
 DAG: Final = "from nightshift.wiring.pipeline import pipeline_dag  # an Airflow DAG\n\ndag = pipeline_dag(__file__)\n"
 
@@ -204,16 +208,27 @@ def _expectation(table: FoundTable, column: FoundColumn) -> tuple[str, dict[str,
     low, high = table.connection.sql(f"SELECT min({name}), max({name}) FROM rows WHERE isfinite(CAST({name} AS DOUBLE))").fetchall()[0]  # noqa: S608
     if low is None or low == high:
         return None
-    room = (high - low) / 2
-    bounds = [0 if 0 <= low <= room else _rounded(low - room, room), _rounded(high + room, room)]
-    return "expect_column_values_to_be_between", {"min_value": bounds[0], "max_value": bounds[1]}
+    least, most = limits_of(low, high)
+    return "expect_column_values_to_be_between", {"min_value": least, "max_value": most}
 
 
-def _rounded(value: float, room: float) -> float:
-    """Return a limit, which is a guess, to three digits of its room: to three of the value, a year's 2018.25 would be 2020."""
-    digits = 2 - math.floor(math.log10(room or math.ulp(0.0)))
-    found = round(float(value), digits)
-    return int(found) if found.is_integer() and abs(found) < 1e15 else found
+def limits_of(low: float, high: float) -> tuple[float, float]:
+    """Return limits with half of the values' range as room on each side, or from 0, rounded outwards to three digits of the room."""
+    with localcontext(EXACT):
+        room = (Decimal(high) - Decimal(low)) / 2
+        # Three of the value would be 2020 for a year's 2018.25.
+        digit = Decimal(1).scaleb(max(room.adjusted() - 2, 0) if isinstance(low, int) else room.adjusted() - 2)
+        least = Decimal(0) if 0 <= low <= room else (Decimal(low) - room).quantize(digit, ROUND_FLOOR)
+        most = (Decimal(high) + room).quantize(digit, ROUND_CEILING)
+    return _in_json(least), _in_json(most)
+
+
+def _in_json(limit: Decimal) -> float:
+    return (
+        int(limit)
+        if limit == limit.to_integral_value() and abs(limit) < LARGEST_INTEGER
+        else max(-sys.float_info.max, min(float(limit), sys.float_info.max))
+    )
 
 
 def _comment(text: str) -> str:

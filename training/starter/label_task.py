@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from typing import Final
 
 from training.errors import DataError, shown
@@ -124,7 +125,8 @@ def _number(column: FoundColumn, found: list[tuple[object, int]], task: str, mis
         if len(values) != 2:
             raise _refused(column.name, f"it has {len(values)} different values, a binary label has two", "leave --task out")
         if values != [0.0, 1.0]:
-            rule = f"= {values[1]:g}"
+            # All digits, and no exponent.
+            rule = f"= {max(Decimal(str(value)) for value, _count in found):f}".removesuffix(".0")
             note = f"a row is positive where {column.name} {rule}"
     elif chosen == "multiclass" and (values[0] < 0 or any(not value.is_integer() for value in values) or values[-1] >= MAX_CLASSES):
         raise _refused(column.name, "its values are no classes from 0", "leave --task out, or write the classes as texts")
