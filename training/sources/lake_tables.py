@@ -41,10 +41,11 @@ def tables_above(uri: str, partition: str | None) -> list[str]:
         partition: of the folders that are listed below it; None: all of it is listed.
     """
     scheme, _, path = uri.partition("://")
-    parts, names = path.split("/"), []
+    parts, found = path.split("/"), [] if partition is None else [path]
     while len(parts) > 1 and ("=" in unquote(parts[-1]) or parts[-1].endswith(".parquet")):
-        names.append(parts.pop())
-    found = [parts] if names or partition is not None else []
+        parts.pop()
+    top = "/".join(parts)
+    found += [top] if top not in (path, *found) else []
     if len(parts) > 1 and parts[-1] == "data":
-        found.append(parts[:-1])
-    return [f"{scheme}://{'/'.join(each)}" for each in found]
+        found.append("/".join(parts[:-1]))
+    return [f"{scheme}://{each}" for each in found]

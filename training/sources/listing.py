@@ -17,12 +17,22 @@ from obstore import exceptions as obstore_errors
 from training.errors import DataError, DeniedError
 from training.sources.interface import ListedPart, SourcePart, SourceWindow
 from training.sources.lake_tables import refuse_lake_table, tables_above
-from training.sources.local_folder import check_local_source
+from training.sources.local_folder import check_local_source, is_data
 from training.sources.registry import source_of
 from training.sources.table_contract import TableContract, contracts_of
 from training.spec import PipelineSpec
+from training.spec.descriptors.sources import SOURCES
 from training.spec.schedule.instants import main_partitions, partitions, window, with_history
-from training.spec.schedule.partitions import folder_of, grain_of, partitions_between
+from training.spec.schedule.partitions import (
+    NULL_FOLDER,
+    above_values,
+    folder_of,
+    grain_of,
+    names_in,
+    other_paddings,
+    partition_at,
+    partitions_between,
+)
 from training.spec.uris import in_uri
 from training.store import Store
 from training.store.bucket import Bucket, as_uri
@@ -101,7 +111,7 @@ def list_source(uri: str, root: str | None = None) -> list[SourceObject]:
     found = [
         SourceObject(folder.uri(entry.key), entry.size_bytes, entry.version)
         for entry in entries
-        if not any(part.startswith(("_", ".")) for part in entry.key[len(name) :].split("/"))
+        if all(is_data(part) for part in entry.key[len(name) :].split("/"))
     ]
     if not found and (alone := folder.head(name)) is not None:
         return [alone]
@@ -109,10 +119,10 @@ def list_source(uri: str, root: str | None = None) -> list[SourceObject]:
 
 
 def check_tables_above(uri: str, partition: str | None) -> None:
-    """Refuse a source in the folder of a lake table, as far as no listing of the source shows that.
+    """Refuse a source in the folder of a lake table, or with a folder of missing times, as far as no listing of the source shows it.
 
     Raises:
-        DataError: `source.lake_table`.
+        DataError: `source.lake_table`, `partition.null`.
         UnavailableError: `storage.unavailable`.
     """
     for place in tables_above(as_uri(uri), partition):
@@ -122,10 +132,20 @@ def check_tables_above(uri: str, partition: str | None) -> None:
         folder = _SourceFolder(place)
         try:
             names = [f"{name}/" for name in folder.folders("")]
+            if place == as_uri(uri) and partition is not None and not names_in(partition.split("/")[0]):
+                _check_has_time(uri, partition, names)
             names += [entry.key for entry in folder.list("metadata")] if "metadata/" in names else []
         except DeniedError:
             continue  # Who may read a folder need not be allowed to see those above.
         refuse_lake_table(place, names)
+
+
+def _check_has_time(uri: str, partition: str, names: Iterable[str]) -> None:
+    found = next((name for name in names if NULL_FOLDER in name), None)
+    if found is not None:
+        message = f"{uri} has the folder {found}, whose rows are in no partition {partition}: the value that its time is made of is missing"
+        hint = "move the folder out of the table, or give its rows a time and write them again"
+        raise DataError("partition.null", message, hint=hint)
 
 
 def source_object(uri: str, root: str | None = None) -> SourceObject | None:
@@ -147,10 +167,33 @@ def list_partitions(uri: str, partition: str, names: Iterable[str]) -> dict[str,
 
     Args:
         uri: the table's folder.
-        partition: a partition's path below it, with placeholders for its time (`training.spec.schedule.partitions`).
+        partition: a partition's path below it, with placeholders for its time, and for values of columns, whatever they are
+            (`training.spec.schedule.partitions`).
         names: of the partitions: 2026-01-31.
+
+    Raises:
+        DataError: of `list_source`; `partition.null`.
     """
-    return {name: list_source(partition_uri(uri, partition, name), uri) for name in names}
+    if not names_in(partition):
+        return {name: list_source(partition_uri(uri, partition, name), uri) for name in names}
+    found: dict[str, list[SourceObject]] = {name: [] for name in names}
+    above = above_values(partition)
+    for folder in dict.fromkeys(partition_uri(uri, above, name).rstrip("/") for name in found):
+        for source in list_source(folder, uri):
+            path = path_below(uri, source.uri)
+            name = partition_at(partition, path)
+            if not name:
+                _check_has_time(uri, partition, [path])
+            elif name in found:
+                found[name].append(source)
+    return found
+
+
+def path_below(uri: str, place: str) -> str:
+    """Return the path of a file below a table's `uri`, decoded where it is a local one."""
+    both = [as_uri(uri), place]
+    root, path = map(unquote, both) if place.startswith("file:") else both
+    return path.removeprefix(f"{root}/")
 
 
 def partition_uri(uri: str, partition: str, name: str) -> str:
@@ -200,7 +243,7 @@ def _listed(contract: TableContract, seen: SourceWindow) -> list[SourcePart]:
     """List the parts of a table; those of a union say of which of its tables they are."""
     for member in contract.members:
         # Once a run: a sensor, which looks again and again, sees the listings alone.
-        if member.kind == "parquet" and member.uri is not None:
+        if member.uri is not None and member.kind in SOURCES.built_in:
             check_tables_above(member.uri, member.partition)
     if not contract.union:
         return list(source_of(contract).list(seen))
@@ -224,6 +267,9 @@ def missing_partitions(spec: PipelineSpec, as_of: datetime) -> list[MissingParti
     """Return what each table in partitions lacks; nothing for one that is complete.
 
     A partition of the history before the window may be missing: a new source has none.
+
+    Raises:
+        DataError: `partition.padding`, the folder is there under the name that it has with or without zeros in front of its numbers.
     """
     windows, missing = windows_of(spec, as_of), []
     for contract in contracts_of(spec):
@@ -234,9 +280,23 @@ def missing_partitions(spec: PipelineSpec, as_of: datetime) -> list[MissingParti
             listed = {part.partition for part in source_of(member).list(seen)}
             names = [name for name in needed if name not in listed]
             if names:
+                _check_padding(member, names)
                 places = [_place_of(member, name) for name in names]
                 missing.append(MissingPartitions(table=member.name, names=names, expected=len(needed), places=places))
     return missing
+
+
+def _check_padding(contract: TableContract, names: list[str]) -> None:
+    uri, partition = contract.uri, contract.partition
+    if uri is None or partition is None:
+        return
+    for other in other_paddings(partition):
+        both = ((folder_of(other, name), folder_of(partition, name), name) for name in names)
+        has, lacks, name = next((each for each in both if each[0] != each[1]), ("", "", ""))
+        if name and list_partitions(uri, other, [name])[name]:
+            zeros = "zeros" if len(has) > len(lacks) else "no zeros"
+            message = f"{uri} has the folder {has}, with {zeros} in front of its numbers, and not {lacks}"
+            raise DataError("partition.padding", message, hint=f'table {contract.name}: write partition: "{other}"')
 
 
 def _place_of(contract: TableContract, name: str) -> str:

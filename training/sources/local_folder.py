@@ -11,7 +11,13 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from training.errors import DataError
+from training.spec.schedule.partitions import NULL_FOLDER
 from training.store.bucket import as_uri
+
+
+def is_data(name: str) -> bool:
+    """Return whether files and folders of this name are data, not markers and leftovers."""
+    return not name.startswith(("_", ".")) or name == NULL_FOLDER
 
 
 def check_local_source(uri: str, root: str | None = None) -> None:
@@ -67,7 +73,7 @@ def _check_folder(path: Path, folder: str, *, above: tuple[str, ...]) -> None:
     except FileNotFoundError as err:
         raise _not_a_file(path, "gone") from err
     for name in names:
-        if not name.startswith(("_", ".")):
+        if is_data(name):
             _check(path / name, folder, above=above)
 
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 import struct
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
-from zoneinfo import ZoneInfo
 
 import duckdb
 import numpy as np
@@ -21,12 +19,12 @@ from training.errors import DataError, NightshiftError, UnavailableError, shown
 from training.runtime.exhausted_resources import machine_limit
 from training.sanitizing import masked
 from training.sources.arrow_schema import ARROW_TYPES, check_named, declared_columns, require, schema_of, type_name
+from training.sources.generated_columns import generated_column, instant_scalar
 from training.sources.interface import ArrowStream, PartContent, SourceWindow
 from training.sources.row_filters import selected
 from training.sources.size_limits import check_size, decoded_bytes
 from training.sources.stored_types import EncodingCounts, conformed, index_columns, is_changed, remedy
 from training.sources.table_contract import TableContract
-from training.spec.schedule.partitions import bounds_of
 from training.sql.expressions import columns_of, hardened, quoted
 
 ROW_GROUP_ROWS: Final = 128 * 1024
@@ -45,7 +43,6 @@ FOOTER_END_BYTES: Final = 8
 """Of a Parquet file: the footer's length, and the magic number."""
 SIGNATURE_BYTES: Final = 28
 """Nonce and tag of AES-GCM."""
-EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 Microseconds = NDArray[np.int64]
@@ -151,8 +148,8 @@ def read_rows(
         counts: of the table; None: nothing is counted.
 
     Raises:
-        DataError: of `declared_columns` and `conformed`; `data.empty`, `format.parquet`; `source.failed`, the rows cannot be read;
-            `source.too_large`, of a Parquet file by its footer and dictionaries, before a row is decoded.
+        DataError: of `declared_columns` and `conformed`; `data.empty`, `format.parquet`; `partition.value`; `source.failed`, the rows
+            cannot be read; `source.too_large`, of a Parquet file by its footer and dictionaries, before a row is decoded.
         UnavailableError: `source.unavailable`, the connection of a stream broke.
     """
     there, counts = contract.at_source(), counts or EncodingCounts()
@@ -166,17 +163,8 @@ def read_rows(
     table = table.rename_columns([names.get(name, name) for name in table.column_names])
     for name, column in contract.columns.items():
         if column.generated is not None:
-            table = table.append_column(name, _generated(column.generated, table.num_rows, contract, partition))
+            table = table.append_column(name, generated_column(name, table.num_rows, contract, source, partition))
     return table.select([name for name in contract.columns if name in table.column_names])
-
-
-def _generated(what: str, num_rows: int, contract: TableContract, partition: str | None) -> pa.Array:
-    if what == "row_number":
-        # By its bytes: `pa.array` would import pandas.
-        return pa.Array.from_buffers(pa.int64(), num_rows, [None, pa.py_buffer(np.arange(num_rows, dtype=np.int64))])
-    if partition is None:
-        return pa.nulls(num_rows, ARROW_TYPES["timestamp"])
-    return pa.repeat(_instant(bounds_of(partition, ZoneInfo(contract.timezone))[0]), num_rows)
 
 
 def _read_parquet(contract: TableContract, path: Path, counts: EncodingCounts, *, source: str, limit_bytes: int) -> pa.Table:
@@ -278,7 +266,7 @@ def of_window(contract: TableContract, table: pa.Table, window: SourceWindow, *,
     for name, compare, bound in bounds:
         if name is not None and bound is not None:
             column = _instants(table, name, source=source)
-            table = table.filter(_with_null(compare(column, _instant(bound)), as_value=True))
+            table = table.filter(_with_null(compare(column, instant_scalar(bound)), as_value=True))
     return table
 
 
@@ -296,15 +284,9 @@ def with_known_label(
         return table, None
     declared = contract.columns.get(contract.known_at)
     column = _instants(table, contract.known_at, source=source)
-    is_known = pc.less_equal(column, _instant(window.as_of))
+    is_known = pc.less_equal(column, instant_scalar(window.as_of))
     is_known = _with_null(is_known, as_value=declared is None or not declared.nullable)
     return table.filter(is_known), _microseconds(table.filter(pc.invert(is_known)), contract)
-
-
-def _instant(moment: datetime) -> pa.Scalar:
-    """Return an instant as Arrow's. Made of bytes: PyArrow imports pandas to convert a Python value, 0.25 s of CPU."""
-    microseconds = (moment - EPOCH) // timedelta(microseconds=1)
-    return pa.Array.from_buffers(ARROW_TYPES["timestamp"], 1, [None, pa.py_buffer(struct.pack("<q", microseconds))])[0]
 
 
 def _with_null(mask: pa.ChunkedArray, *, as_value: bool) -> pa.ChunkedArray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -18,6 +19,14 @@ INTEGER: Final = r"-?(0|[1-9][0-9]*)"
 NUMBER: Final = r"-?([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][-+]?[0-9]+)?"
 INSTANT: Final = rf"{DAY}[T ]{CLOCK}(Z|[+-][0-9]{{2}}(:?[0-9]{{2}})?)"
 LOCAL: Final = rf"{DAY}[T ]{CLOCK}"
+SQL_TYPES: Final = {
+    "int64": "BIGINT",
+    "double": "DOUBLE",
+    "boolean": "BOOLEAN",
+    "date": "DATE",
+    "timestamp": "TIMESTAMPTZ",
+    "string": "VARCHAR",
+}
 _OF_JSON: Final = {"BIGINT": "int64", "UBIGINT": "int64", "DOUBLE": "double", "BOOLEAN": "boolean", "VARCHAR": "string"}
 
 
@@ -34,6 +43,8 @@ class FoundColumn:
     num_missing: int
     marker: str = ""
     """The text that stands for a missing number in a column of numbers, which is then declared as text."""
+    is_of_path: bool = False
+    """Whether the folders of the files say it, and the files lack it."""
     is_local_time: bool = False
     """A text: a day and a time of day without an offset."""
     keys: Mapping[str, str | int] = field(default_factory=dict)
@@ -123,10 +134,18 @@ def _is_large(connection: duckdb.DuckDBPyConnection, cell: str) -> bool:
     return count > 0
 
 
+def path_type(values: Sequence[str | None]) -> str:
+    """Return the type of values that folders name."""
+    known = [value for value in values if value is not None]
+    for kind, form in (("int64", INTEGER), ("date", DAY)):
+        if known and all(re.fullmatch(form, value) for value in known):
+            return kind
+    return "string"
+
+
 def typed(column: FoundColumn, *, is_json: bool) -> str:
     text = f"({quoted(column.name)}->>'$')" if is_json else quoted(column.name)
-    kinds = {"int64": "BIGINT", "double": "DOUBLE", "boolean": "BOOLEAN", "date": "DATE", "timestamp": "TIMESTAMPTZ", "string": "VARCHAR"}
-    return f"CAST({text} AS {kinds[column.type]}) AS {quoted(column.name)}"
+    return f"CAST({text} AS {SQL_TYPES[column.type]}) AS {quoted(column.name)}"
 
 
 def counts_of(connection: duckdb.DuckDBPyConnection, expressions: Sequence[str], view: str = "raw") -> list[int]:

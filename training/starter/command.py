@@ -3,11 +3,12 @@
     nightshift init FILE --label COLUMN [--time COLUMN] [--name NAME]
 
 Reads CSV, JSON lines (also .gz, .zst) or Parquet: a file, a folder of files, or partitions by hour, day or month (`data`, or
-`data/day={date}`, `data/{date}.csv`). Columns are named as in the file. Without --time, a row has the time of its partition; without
-partitions, all rows count as of one instant, and they are divided at random. Columns that nearly give the label away are declared
-`known: after`, so that no model sees them; the output names them, and every other guess. No file is replaced without --force, and none
-is written if one cannot be. The files go below --to; without it into NIGHTSHIFT_PIPELINES, the folder above that, and
-NIGHTSHIFT_EXPECTATIONS; where these are not set, into the checkout that this folder is in, else into this folder.
+`data/day={date}`, `data/{date}.csv`). Columns are named as in the file; values that only folders name (`country=DE`) are columns too.
+Without --time, a row has the time of its partition; without partitions, all rows count as of one instant, and they are divided at
+random. Columns that nearly give the label away are declared `known: after`, so that no model sees them; the output names them, and every
+other guess. No file is replaced without --force, and none is written if one cannot be. The files go below --to; without it into
+NIGHTSHIFT_PIPELINES, the folder above that, and NIGHTSHIFT_EXPECTATIONS; where these are not set, into the checkout that this folder is
+in, else into this folder.
 Exit code 0, or that of the error that is printed.
 """
 
@@ -210,9 +211,11 @@ def _write(texts: Mapping[Path, str], *, force: bool) -> None:
 def _report(table: FoundTable, time: EventTime, draft: Draft, naming: Naming, paths: Mapping[str, Path]) -> str:
     label = draft.label
     renamed = [f"{column.name} is {shown(column.source_name)}" for column in table.columns.values() if column.source_name != column.name]
+    of_path = [column.source_name for column in table.columns.values() if column.is_of_path]
     lines = [
         f"{table.path.name}: {_counted(table)}{table.num_rows:,} rows, {len(table.columns) + len(table.left_out)} columns",
         *([f"  names      {_listed(renamed)}"] if renamed else []),
+        *([f"  folders    name values that the files lack, read as columns: {_listed(of_path)}"] if of_path else []),
         f"  time       {_time(time)}",
         f"  label      {label.column}: {label.task}" + (f", {len(label.classes)} classes" if label.classes else ""),
         f"  key        {', '.join(draft.key)}",
@@ -279,6 +282,7 @@ def _as_json(table: FoundTable, time: EventTime, draft: Draft, paths: Mapping[st
         "rows": table.num_rows,
         "files": len(table.files.paths),
         "partition": table.files.partition,
+        "of_path": [column.source_name for column in table.columns.values() if column.is_of_path],
         "names": {column.name: column.source_name for column in table.columns.values()},
         "time": {"column": time.column, "sql": time.sql},
         "label": {"column": draft.label.column, "task": draft.label.task, "positive": draft.label.positive, "note": draft.label.note},

@@ -119,6 +119,7 @@ def _source(table: FoundTable, time: EventTime, draft: Draft, naming: Naming) ->
             f"type: {column.type}",
             *([f"source_name: {json.dumps(column.source_name, ensure_ascii=False)}"] if column.source_name != column.name else []),
             *(f"{key}: {value}" for key, value in column.keys.items()),
+            *(["generated: partition_value"] if column.is_of_path else []),
             *(["nullable: true"] if column.num_missing else []),
             *(["known: after"] if column.name in late else []),
         ]

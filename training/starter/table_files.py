@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -16,7 +16,20 @@ from training.errors import DataError, shown
 from training.sources.compression import CODECS
 from training.sources.lake_tables import refuse_lake_table
 from training.sources.listing import check_tables_above
-from training.spec.schedule.partitions import FORMS, PARTS, Grain, bounds_of, grain_of, partition_fault
+from training.sources.local_folder import is_data
+from training.spec.schedule.partitions import (
+    FORMS,
+    PLACEHOLDER,
+    TIME,
+    Grain,
+    bounds_of,
+    grain_of,
+    names_in,
+    other_paddings,
+    partition_at,
+    partition_fault,
+    values_at,
+)
 
 SUFFIXES: Final = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".parquet": "parquet"}
 FORBIDDEN: Final = re.compile(r"[\\#?@%$]|[^\S ]")
@@ -34,13 +47,11 @@ TIMES: Final = (
     (re.compile(r"(?<![^/])\d{4}/\d\d(?![^/])"), "%Y/%m"),
 )
 """What times look like in the names of folders and files, and the placeholder of `data.source.partition`."""
-PATTERNS: Final[Mapping[str, str]] = {
-    "{date}": r"(?P<Y>\d{4})-(?P<m>\d\d)-(?P<d>\d\d)",
-    "{month}": r"(?P<Y>\d{4})-(?P<m>\d\d)",
-    "{hour}": r"(?P<H>\d\d)",
-    **{"%Y": r"(?P<Y>\d{4})", "%m": r"(?P<m>\d\d)", "%d": r"(?P<d>\d\d)", "%H": r"(?P<H>\d\d)"},
+UNPADDED: Final = {
+    unit: (re.compile(rf"(?<={unit}=)(?:[1-9]\d|\d)(?!\d)"), f"%-{unit[0] if unit != 'hour' else 'H'}") for unit in ("month", "day", "hour")
 }
-_PLACEHOLDER: Final = re.compile("|".join(re.escape(part) for part in PARTS))
+VALUE: Final = re.compile(r"(?<![^/])([A-Za-z_][A-Za-z0-9_]*)=[^/{}%]+(?=/)")
+"""A folder with the value of a column."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,6 +81,13 @@ class TableFiles:
         """Return when the partition of each file begins."""
         by_name = {name: bounds_of(name, ZoneInfo(zone))[0] for name in set(self.names)}
         return {path: by_name[name] for path, name in zip(self.paths, self.names, strict=True)} if self.partition else {}
+
+    def values(self) -> dict[Path, dict[str, str | None]]:
+        """Return the values of columns that the folders of each file name, in all files the same columns; those of times are none."""
+        found = {path: values_at(self.partition or None, path.relative_to(self.root).as_posix()) for path in self.paths}
+        common = set.intersection(*(set(values) for values in found.values()))
+        named = [name for name in found[self.paths[0]] if name in common and (not self.partition or name in names_in(self.partition))]
+        return {path: {name: values[name] for name in named} for path, values in found.items()}
 
     def newest_without_gap(self, zone: str) -> tuple[datetime, datetime, str]:
         """Return begin and end of the newest partitions of which none is missing, and the name of the missing one before, or nothing."""
@@ -108,9 +126,10 @@ def files_of(named: Sequence[str]) -> TableFiles:
             shell makes them of `data/*.csv`; the same as a pattern.
 
     Raises:
-        DataError: `init.file`, there are none, they are of several kinds, or a source would read others too; `source.lake_table`.
+        DataError: `init.file`, there are none, they are of several kinds, or a source would read others too; `source.lake_table`;
+            `partition.padding`.
     """
-    if len(named) == 1 and _PLACEHOLDER.search(named[0]):
+    if len(named) == 1 and TIME.search(named[0]):
         return _of_pattern(named[0])
     given = [Path(path) for text in named for path in _expanded(text)]
     if len(given) == 1 and not given[0].is_dir():
@@ -141,7 +160,7 @@ def _below(folder: Path) -> list[Path]:
     folder = folder.resolve()
     inside = {path: path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file()}
     refuse_lake_table(str(folder), (found.as_posix() for found in inside.values()))
-    return [path for path, found in inside.items() if not any(part.startswith(("_", ".")) for part in found.parts)]
+    return [path for path, found in inside.items() if all(is_data(part) for part in found.parts)]
 
 
 def _of_folder(root: Path, chosen: Sequence[Path]) -> TableFiles:
@@ -159,14 +178,19 @@ def _of_folder(root: Path, chosen: Sequence[Path]) -> TableFiles:
 
 def _of_pattern(text: str) -> TableFiles:
     parts = text.split("/")
-    first = next(number for number, part in enumerate(parts) if _PLACEHOLDER.search(part))
+    first = next(number for number, part in enumerate(parts) if PLACEHOLDER.search(part))
     root, partition = Path("/".join(parts[:first]) or ("/" if text.startswith("/") else ".")).resolve(), "/".join(parts[first:])
     fault = partition_fault(partition)
     if fault:
         raise DataError(
             "init.file", f"{shown(partition)} {fault}", hint="name the folder or file of a day: data/dt={date}, data/{date}.csv"
         )
-    found = _with_names(root, partition, _below(root) if root.is_dir() else [])
+    below = _below(root) if root.is_dir() else []
+    found = _with_names(root, partition, below)
+    for other in other_paddings(partition):
+        if more := set(_with_names(root, other, below).paths) - set(found.paths):
+            message = f"{root} has {sorted(more)[0].relative_to(root)}, which is not in {partition}"
+            raise DataError("partition.padding", message, hint=f"write {other}")
     if not found.paths:
         raise DataError("init.file", f"{root} has no files in {partition}", hint="correct the folder, or name a file")
     return _checked(found)
@@ -193,35 +217,22 @@ def _check_name(name: str) -> None:
 
 def _detected(paths: Sequence[Path]) -> str:
     """Return the partition of which each file is one part, or nothing: of its folder, or else its name."""
-    for texts in ({path.parent.as_posix() for path in paths}, {path.as_posix() for path in paths}):
-        found = {_with_placeholders(text) for text in texts}
+    for texts in ({f"{path.parent.as_posix()}/" for path in paths}, {path.as_posix() for path in paths}):
+        unpadded = [unit for unit in UNPADDED if any(re.search(rf"(?<={unit}=)\d(?!\d)", text) for text in texts)]
+        found = {_with_placeholders(text, unpadded).rstrip("/") for text in texts}
         if len(found) == 1 and not partition_fault(partition := found.pop()):
             return partition
     return ""
 
 
-def _with_placeholders(text: str) -> str:
-    for pattern, placeholder in TIMES:
+def _with_placeholders(text: str, unpadded: Sequence[str]) -> str:
+    for pattern, placeholder in (*(UNPADDED[unit] for unit in unpadded), *TIMES):
         text = pattern.sub(placeholder, text)
-    return text
+    return VALUE.sub(r"\1={\1}", text)
 
 
 def _with_names(root: Path, partition: str, paths: Sequence[Path]) -> TableFiles:
     """Return the files that are in a partition, with its name."""
-    named = dict(_named(root, partition, paths))
+    places = ((path, partition_at(partition, path.relative_to(root).as_posix())) for path in paths)
+    named = {path: name for path, name in places if name}
     return TableFiles(root=root, kind="", paths=list(named), partition=partition, names=list(named.values()))
-
-
-def _named(root: Path, partition: str, paths: Sequence[Path]) -> Iterator[tuple[Path, str]]:
-    fixed, places = _PLACEHOLDER.split(partition), _PLACEHOLDER.findall(partition)
-    pattern = "".join(re.escape(text) + PATTERNS.get(place, "") for text, place in zip(fixed, [*places, ""], strict=True))
-    form = FORMS[grain_of(partition) or Grain.DAY]
-    for path in paths:
-        found = re.match(f"{pattern}(/|$)", path.relative_to(root).as_posix(), re.ASCII)
-        try:
-            if found is not None:
-                parts = {"Y": 1, "m": 1, "d": 1, "H": 0} | {key: int(value) for key, value in found.groupdict().items()}
-                yield path, datetime(parts["Y"], parts["m"], parts["d"], parts["H"]).strftime(form)
-        except ValueError:
-            # 2026-02-31: no partition is called so.
-            continue

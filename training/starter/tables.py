@@ -25,7 +25,7 @@ from training.spec.reader.yaml import CONTROL
 from training.spec.scalar_types import SourceName
 from training.sql.expressions import hardened, literal, quoted
 from training.starter.column_names import free, identifiers
-from training.starter.column_types import FoundColumn, counts_of, json_column, text_column, typed
+from training.starter.column_types import SQL_TYPES, FoundColumn, counts_of, json_column, path_type, text_column, typed
 from training.starter.parquet_files import PlainParquet, plain_parquet
 from training.starter.table_files import TableFiles
 
@@ -131,9 +131,20 @@ class _Opening:
         left_out = {name: reason for name in every if (reason := _undeclarable(name))}
         left_out |= {} if self.parquet is None else self.parquet.left_out
         kept = [name for name in every if name not in left_out]
-        names = dict(zip(kept, identifiers(kept, label=self.label), strict=True))
-        start = free("partition_start", {name.lower() for name in names.values()}) if self.files.partition else ""
-        query = self._query(groups, names, start, zone)
+        values = self.files.values()
+        said = [name for name in values[self.files.paths[0]] if name not in every]
+        found = identifiers([*kept, *said], label=self.label)
+        names = dict(zip(kept, found, strict=False))
+        of_path = {
+            name: FoundColumn(
+                name=name, source_name=folder, type=path_type([each[folder] for each in values.values()]), num_missing=0, is_of_path=True
+            )
+            for folder, name in zip(said, found[len(kept) :], strict=True)
+        }
+        start = free("partition_start", {name.lower() for name in found}) if self.files.partition else ""
+        by_file = {start: {path: f"TIMESTAMPTZ {literal(str(at))}" for path, at in self.files.starts(zone).items()}} if start else {}
+        by_file |= {name: {path: _cast(each[c.source_name], c.type) for path, each in values.items()} for name, c in of_path.items()}
+        query = self._query(groups, names, by_file)
         if self.parquet is not None:
             self.connection.execute(f"CREATE VIEW rows AS {query}")
             first = self.parquet.columns
@@ -143,13 +154,16 @@ class _Opening:
                 for (source, name), count in zip(names.items(), missing, strict=True)
             }
         else:
-            columns = self._of_texts(query, names, start, left_out)
+            columns = self._of_texts(query, names, list(by_file), left_out)
         if not columns:
             message = f"{self.files.root}: no column can be declared: {_listed(left_out)}"
             raise DataError("init.columns", message, hint="change the columns' types or names")
-        num_rows = int(self.connection.sql("SELECT count(*) FROM rows").fetchall()[0][0])
+        num_rows, *missing = counts_of(
+            self.connection, ["count(*)", *(f"count(*) FILTER ({quoted(name)} IS NULL)" for name in of_path)], "rows"
+        )
         if not num_rows:
             raise _empty(self.files.root)
+        columns |= {name: replace(of_path[name], num_missing=count) for name, count in zip(of_path, missing, strict=True)}
         return FoundTable(
             files=self.files,
             columns=columns,
@@ -181,19 +195,19 @@ class _Opening:
             found.setdefault(header, []).append(plain)
         return found
 
-    def _query(self, groups: Mapping[Header, Sequence[Path]], names: Mapping[str, str], start: str, zone: str) -> str:
-        """Return the query of the columns, by their identifiers, and of the begin of the row's partition."""
-        if start:
-            starts = self.files.starts(zone)
-            values = ", ".join(f"({literal(str(plain))}, TIMESTAMPTZ {literal(str(starts[path]))})" for plain, path in self.plain.items())
-            self.connection.execute(f"CREATE TABLE starts AS SELECT * FROM (VALUES {values}) AS s(file, start)")  # noqa: S608 - quoted
+    def _query(self, groups: Mapping[Header, Sequence[Path]], names: Mapping[str, str], by_file: Mapping[str, Mapping[Path, str]]) -> str:
+        """Return the query of the columns, by their identifiers, and of those that have one value in each file, in SQL."""
+        if by_file:
+            rows = [", ".join([literal(str(plain)), *(each[path] for each in by_file.values())]) for plain, path in self.plain.items()]
+            listed = ", ".join(map(quoted, (FILE, *by_file)))
+            self.connection.execute(f"CREATE TABLE by_file AS SELECT * FROM (VALUES ({'), ('.join(rows)})) AS s({listed})")  # noqa: S608
         queries = []
         for header, paths in groups.items():
             selected = [f"{self._cell(name, header)} AS {quoted(found)}" for name, found in names.items()]
-            selected += [f"s.start AS {quoted(start)}"] if start else []
-            join = f" JOIN starts s ON s.file = t.{FILE}" if start else ""
+            selected += [f"s.{quoted(name)}" for name in by_file]
+            join = f" JOIN by_file s ON s.{FILE} = t.{FILE}" if by_file else ""
             # Without any column that can be declared, the rows are counted all the same.
-            queries.append(f"SELECT {', '.join(selected) or '1'} FROM {self._read(header, paths, bool(start))}{join}")  # noqa: S608 - quoted
+            queries.append(f"SELECT {', '.join(selected) or '1'} FROM {self._read(header, paths, bool(by_file))}{join}")  # noqa: S608 - quoted
         return " UNION ALL ".join(queries)
 
     def _cell(self, name: str, header: Header) -> str:
@@ -216,13 +230,13 @@ class _Opening:
             return f"read_ndjson_objects({listed}{more}) AS t(c0)"
         return f"read_parquet({listed}{more}) AS t({', '.join(f'c{number}' for number in range(len(header)))})"
 
-    def _of_texts(self, query: str, names: Mapping[str, str], start: str, left_out: dict[str, str]) -> dict[str, FoundColumn]:
+    def _of_texts(self, query: str, names: Mapping[str, str], more: Sequence[str], left_out: dict[str, str]) -> dict[str, FoundColumn]:
         """Find the types of texts, each by all rows."""
         copy, is_json = self.folder / "cells.parquet", self.files.kind == "jsonl"
         # Once: the columns are then read one by one, and not the whole files for each.
         self.connection.execute(f"COPY ({query}) TO {literal(str(copy))} (FORMAT parquet)")
         cells = [f"CAST({quoted(name)} AS JSON) AS {quoted(name)}" if is_json else quoted(name) for name in names.values()]
-        cells += [quoted(start)] if start else []
+        cells += map(quoted, more)
         self.connection.execute(f"CREATE VIEW raw AS SELECT {', '.join(cells) or '*'} FROM read_parquet({literal(str(copy))})")  # noqa: S608
         if not counts_of(self.connection, ["count(*)"])[0]:
             raise _empty(self.files.root)
@@ -234,7 +248,7 @@ class _Opening:
                 left_out[source] = column
             else:
                 found[name] = replace(column, source_name=source)
-        selected = [typed(column, is_json=is_json) for column in found.values()] + ([quoted(start)] if start else [])
+        selected = [typed(column, is_json=is_json) for column in found.values()] + [quoted(name) for name in more]
         if found:
             self.connection.execute(f"CREATE VIEW rows AS SELECT {', '.join(selected)} FROM raw")  # noqa: S608 - quoted
         return found
@@ -255,6 +269,10 @@ def _undeclarable(name: str) -> str:
     except ValidationError as err:
         return "its name is too long" if len(name) > MAX_NAME else f"its name {err.errors()[0]['msg']}"
     return ""
+
+
+def _cast(text: str | None, kind: str) -> str:
+    return f"CAST({'NULL' if text is None else literal(text)} AS {SQL_TYPES[kind]})"
 
 
 def _empty(path: Path) -> DataError:

@@ -10,7 +10,7 @@ from training.spec.descriptors.sources import SOURCES, Days
 from training.spec.reader.yaml import Path
 from training.spec.rules.rule_problems import Violation
 from training.spec.scalar_types import duration_text, in_yaml
-from training.spec.schedule.partitions import Grain, grain_of, partition_fault
+from training.spec.schedule.partitions import PARTS, Grain, grain_of, names_in, partition_fault
 from training.spec.sections.data import Column, Data, Table
 
 EXAMPLES: Final[Mapping[Grain, str]] = {
@@ -28,7 +28,7 @@ def partitions_fit(data: Data) -> Iterator[Violation]:
         message = "wait needs a partition"
         yield Violation(("data", "source", "wait"), "field.conflict", message, "only a day's partition can be seen to be missing")
     if source.partition is not None:
-        yield from _folder(("data", "source", "partition"), source, source.partition)
+        yield from _folder(("data", "source", "partition"), source, source.partition, source.columns)
     yield from _union(data)
     unit = timedelta(hours=1) if source.grain is Grain.HOUR else timedelta(days=1)
     for key, length in (("window", source.window), ("history", source.history)):
@@ -41,7 +41,7 @@ def partitions_fit(data: Data) -> Iterator[Violation]:
         if table.partition is None:
             continue
         path: Path = ("data", "features", index, "partition")
-        yield from _folder(path, table, table.partition)
+        yield from _folder(path, table, table.partition, table.columns)
         if table.event_time is None or data.reach_of(table) is None:
             message = f"partition needs an event_time and a max_age: they say which partitions of {table.table} are needed"
             yield Violation(path, "field.conflict", message, "set max_age, or leave partition out: all files below uri are read then")
@@ -57,7 +57,7 @@ def _union(data: Data) -> Iterator[Violation]:
             yield Violation((*path, "table"), "table.clash", f"there is a table {table.table} already", "give each table a different name")
         taken.add(table.table)
         if table.partition is not None:
-            yield from _folder((*path, "partition"), table, table.partition)
+            yield from _folder((*path, "partition"), table, table.partition, source.columns)
         descriptor = SOURCES.get(table.kind)
         is_always_daily = descriptor is not None and descriptor.days is Days.ALWAYS
         grain = Grain.DAY if is_always_daily else None if table.partition is None else grain_of(table.partition)
@@ -70,13 +70,17 @@ def _union(data: Data) -> Iterator[Violation]:
 def generated_columns_fit(data: Data) -> Iterator[Violation]:
     """Yield a violation for each column that ingest is to write, and cannot: of another type, or of a partition that is not there."""
     has_partitions = data.source.is_daily or data.source.partition is not None
-    tables: list[tuple[Path, Mapping[str, Column], bool]] = [(("data", "source"), data.source.columns, has_partitions)]
+    tables: list[tuple[Path, Table, Mapping[str, Column], bool]] = [(("data", "source"), data.source, data.source.columns, has_partitions)]
     for index, table in enumerate(data.features):
-        tables.append((("data", "features", index), table.columns, table.partition is not None))
-    for start, columns, has_partitions in tables:
+        tables.append((("data", "features", index), table, table.columns, table.partition is not None))
+    for start, owner, columns, has_partitions in tables:
         for name, column in columns.items():
             path: Path = (*start, "columns", name)
             if column.generated is None:
+                continue
+            if column.generated == "partition_value":
+                if owner.uri is None:
+                    yield Violation((*path, "generated"), "field.conflict", "partition_value needs files: it is in their path", "remove it")
                 continue
             if column.type != TYPES_OF_GENERATED[column.generated]:
                 message = f"{name} is of type {column.type}, and {column.generated} is of type {TYPES_OF_GENERATED[column.generated]}"
@@ -90,13 +94,19 @@ def generated_columns_fit(data: Data) -> Iterator[Violation]:
                 )
 
 
-def _folder(path: Path, table: Table, partition: str) -> Iterator[Violation]:
+def _folder(path: Path, table: Table, partition: str, columns: Mapping[str, Column]) -> Iterator[Violation]:
     descriptor = SOURCES.get(table.kind)
     if descriptor is not None and descriptor.days is not Days.PARTITIONED:
         yield Violation(path, "field.conflict", f"a source of kind {table.kind} has no partition", "remove it")
     fault = partition_fault(partition)
     if fault:
         yield Violation(path, "partition.invalid", f"{in_yaml(partition)} {fault}", EXAMPLES[grain_of(partition) or Grain.DAY])
+    known = {column.name_at_source(name) for name, column in columns.items()}
+    for name in names_in(partition):
+        if name not in known:
+            message = f"{in_yaml(partition)} has {{{name}}}, which is neither a column nor a time ({', '.join(PARTS)})"
+            hint = f"correct it, or declare {name} under columns with generated: partition_value"
+            yield Violation(path, "partition.invalid", message, hint)
 
 
 def _plural(grain: Grain | None) -> str:

@@ -1,4 +1,4 @@
-"""Partitions of files: the folder of an hour, a day or a month below a table's place, and the time that it is of.
+"""Partitions of files: the folder of an hour, a day or a month below a table's place, the time that it is of, and values in its path.
 
 Names are those of the wall clock in the pipeline's time zone. An hour that comes twice is one partition of two hours, complete when the
 second is over; an hour that is left out has none.
@@ -11,7 +11,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from enum import StrEnum
+from functools import lru_cache
 from typing import Final
+from urllib.parse import unquote
 from zoneinfo import ZoneInfo
 
 
@@ -41,10 +43,25 @@ PARTS: Final[Mapping[str, str]] = {
     "%m": "%m",
     "%d": "%d",
     "%H": "%H",
+    "%-m": "%-m",
+    "%-d": "%-d",
+    "%-H": "%-H",
 }
-"""Placeholders of a folder, and what they stand for in terms of `strftime`."""
+"""Placeholders of the time of a folder, and what they stand for in terms of `strftime`."""
+PATTERNS: Final[Mapping[str, str]] = {
+    "{date}": r"(?P<Y>\d{4})-(?P<m>\d\d)-(?P<d>\d\d)",
+    "{month}": r"(?P<Y>\d{4})-(?P<m>\d\d)",
+    "{hour}": r"(?P<H>\d\d)",
+    **{"%Y": r"(?P<Y>\d{4})", "%m": r"(?P<m>\d\d)", "%d": r"(?P<d>\d\d)", "%H": r"(?P<H>\d\d)"},
+    **{f"%-{unit}": rf"(?P<{unit}>[1-9]\d|\d)" for unit in "mdH"},
+}
+UNPADDED: Final[Mapping[str, str]] = {"{hour}": "%-H"} | {f"%{unit}": f"%-{unit}" for unit in "mdH"}
+PADDED: Final[Mapping[str, str]] = {f"%-{unit}": f"%{unit}" for unit in "mdH"}
+NULL_FOLDER: Final = "__HIVE_DEFAULT_PARTITION__"
+"""What Hive and Spark call the folder of a missing value."""
 FORMS: Final[Mapping[Grain, str]] = {Grain.HOUR: "%Y-%m-%dT%H", Grain.DAY: "%Y-%m-%d", Grain.MONTH: "%Y-%m"}
-_PLACEHOLDER: Final = re.compile("|".join(re.escape(part) for part in PARTS))
+TIME: Final = re.compile("|".join(re.escape(part) for part in PARTS))
+PLACEHOLDER: Final = re.compile(TIME.pattern + r"|\{[A-Za-z_][A-Za-z0-9_]*\}")
 _NEEDED: Final[Mapping[Grain, tuple[str, ...]]] = {
     Grain.HOUR: ("%Y", "%m", "%d", "%H"),
     Grain.DAY: ("%Y", "%m", "%d"),
@@ -66,10 +83,12 @@ def partition_fault(partition: str) -> str:
     twice = sorted({unit for unit in given if given.count(unit) > 1})
     if twice:
         return f"has {'{date}' if partition.count('{date}') > 1 else twice[0]} {max(map(given.count, twice))} times, it needs it once"
+    if len(set(names_in(partition))) < len(names_in(partition)):
+        return "names the value of one column twice"
     missing = [unit for unit in _NEEDED[grain] if unit not in given]
     if missing:
         return f"names {article(grain)} and lacks {', '.join(missing)}"
-    rest = _PLACEHOLDER.sub("", partition)
+    rest = PLACEHOLDER.sub("", partition)
     if partition.startswith("/") or "//" in partition or ".." in partition.split("/") or not re.fullmatch(r"[A-Za-z0-9_.=/-]*", rest):
         return "is not a folder below uri"
     return ""
@@ -83,7 +102,53 @@ def folder_of(partition: str, name: str) -> str:
     """Return the folder of the partition called `name`, below the table's place."""
     grain = next(grain for grain, form in FORMS.items() if len(name) == len(datetime(2000, 1, 1).strftime(form)))
     moment = datetime.strptime(name, FORMS[grain])
-    return _PLACEHOLDER.sub(lambda found: moment.strftime(PARTS[found[0]]), partition)
+    return TIME.sub(lambda found: moment.strftime(PARTS[found[0]]), partition)
+
+
+def names_in(partition: str) -> list[str]:
+    """Return the columns whose values a folder names, `country` of `country={country}/dt={date}`."""
+    return [found[1:-1] for found in PLACEHOLDER.findall(partition) if found not in PARTS]
+
+
+def above_values(partition: str) -> str:
+    """Return the part of a folder above the first one that names a value: all partitions in it are found by one listing."""
+    first = next(found.start() for found in PLACEHOLDER.finditer(partition) if found[0] not in PARTS)
+    return partition[:first].rpartition("/")[0]
+
+
+def partition_at(partition: str, path: str) -> str:
+    """Return the name of the partition that a file is in, by its path below the table's place; empty: in none."""
+    found = _pattern(partition).match(path)
+    if found is None:
+        return ""
+    parts = {"Y": 1, "m": 1, "d": 1, "H": 0} | {key: int(value) for key, value in found.groupdict().items() if key in "YmdH"}
+    try:
+        return datetime(parts["Y"], parts["m"], parts["d"], parts["H"]).strftime(FORMS[grain_of(partition) or Grain.DAY])
+    except ValueError:
+        return ""  # 2026-02-31: no partition is called so.
+
+
+def values_at(partition: str | None, path: str) -> dict[str, str | None]:
+    """Return the values that the folders of a file name, by the column: of `country=DE`, and of `{country}` in the partition."""
+    found = dict(folder.split("=", 1) for folder in path.split("/")[:-1] if "=" in folder)
+    if partition is not None and (match := _pattern(partition).match(path)):
+        found |= {key.removeprefix("in_"): text for key, text in match.groupdict().items() if key not in "YmdH"}
+    # Spark and Hive write what no folder may be called as %3A.
+    return {name: None if text == NULL_FOLDER else unquote(text) for name, text in found.items()}
+
+
+def other_paddings(partition: str) -> list[str]:
+    """Return the partition with all of its numbers without zeros in front, and with them, as far as that is another one."""
+    every = [("".join(names.get(text, text) for text in re.split(f"({TIME.pattern})", partition))) for names in (UNPADDED, PADDED)]
+    return [other for other in every if other != partition]
+
+
+@lru_cache(maxsize=64)
+def _pattern(partition: str) -> re.Pattern[str]:
+    fixed, places = PLACEHOLDER.split(partition), PLACEHOLDER.findall(partition)
+    patterns = [PATTERNS.get(place, f"(?P<in_{place[1:-1]}>[^/]+)") for place in places]
+    text = "".join(re.escape(each) + pattern for each, pattern in zip(fixed, [*patterns, ""], strict=True))
+    return re.compile(f"{text}(/|$)", re.ASCII)
 
 
 def bounds_of(name: str, zone: ZoneInfo) -> tuple[datetime, datetime]:
@@ -123,7 +188,7 @@ def partitions_between(grain: Grain, zone: ZoneInfo, start: datetime, last: date
 
 
 def _given(partition: str) -> list[str]:
-    return [unit for found in _PLACEHOLDER.findall(partition) for unit in re.findall(r"%[A-Za-z]", PARTS[found])]
+    return [f"%{unit}" for found in TIME.findall(partition) for unit in re.findall(r"%-?([A-Za-z])", PARTS[found])]
 
 
 def _backwards(grain: Grain, zone: ZoneInfo, until: datetime) -> Iterator[Partition]:

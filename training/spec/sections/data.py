@@ -38,7 +38,7 @@ ColumnType = Literal["boolean", "int8", "int16", "int32", "int64", "float", "dou
 Known = Literal["before", "after"]
 """Whether a value is there when the prediction is made, or only afterwards."""
 
-Generated = Literal["row_number", "partition_start"]
+Generated = Literal["row_number", "partition_start", "partition_value"]
 """What ingest writes into a column that the file does not have."""
 
 StoredAs = Literal["int96_utc", "decimal"]
@@ -67,7 +67,8 @@ class Column(Section):
     name that pandas writes. Example: `"Home Goals"`."""
     generated: Generated | None = None
     """The column is not in the file. `row_number`, of type int64: the number of the row in its file, from 0. `partition_start`, of type
-    timestamp: the instant at which the partition of the row begins. For tables without a key or a time of their own."""
+    timestamp: the instant at which the partition of the row begins. For tables without a key or a time of their own. `partition_value`:
+    the value that a folder names, `country=DE`, or a placeholder of `partition`, `{country}`; `source_name` is its name there."""
     stored_as: StoredAs | None = None
     """Of Parquet. `int96_utc`, of type timestamp: INT96 as Spark, Hive and Impala write it, in UTC, cut to microseconds. `decimal`, of type
     double: the nearest double of decimals of more than 15 digits."""
@@ -194,7 +195,8 @@ class PipelineSource(Table):
 
     partition: Annotated[str, Field(max_length=200)] | None = None
     """Folder of one day below `uri`, `dt={date}`; of one hour, `dt={date}/hour={hour}`; or of one month, `month={month}`. `%Y`, `%m`, `%d`
-    and `%H` name parts of a time. Complete when its time is over."""
+    and `%H` name parts of a time, `%-m`, `%-d` and `%-H` without zeros in front, `{country}` any value of a column. Complete when its
+    time is over."""
     event_time: ColumnName
     """Column with the instant of a row: it decides the window, the split by time, and what a join may see."""
     decision_lead: Duration = Field(default="0s", validate_default=True)

@@ -312,6 +312,12 @@ CASES: list[tuple[str, str, str, str]] = [
     (
         R,
         '"dt={date}"',
+        '"day={day}/dt={date}"',
+        "data.source.partition: [partition.invalid] 'day={day}/dt={date}' has {day}, which is neither a column nor a time ({date}, {month}, {hour}, %Y, %m, %d, %H, %-m, %-d, %-H) (correct it, or declare day under columns with generated: partition_value)",
+    ),
+    (
+        R,
+        '"dt={date}"',
         '"../{date}"',
         "data.source.partition: [partition.invalid] '../{date}' is not a folder below uri (one folder a day: \"dt={date}\")",
     ),
