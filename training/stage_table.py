@@ -12,6 +12,8 @@ from typing import Final, Literal
 
 TRIAL: Final = "trial"
 """One trial of a study: a stage with a work of its own, many of them before `tune`."""
+REFIT: Final = "refit"
+"""Fits the model that `train` found once more, on the validation rows too."""
 CANARY: Final = "canary"
 """Scores a canary and its champion on new rows."""
 REPAIR: Final = "repair"
@@ -64,9 +66,11 @@ class Stage:
     """Of the module in training/stages/, of the task, and of the work in the store."""
     place: Place = Place.CHAIN
     section: str = ""
-    """Section of the spec without which a pipeline has no such stage, dotted; empty: every pipeline has it."""
+    """Section or key of the spec without which a pipeline has no such stage, dotted; empty: every pipeline has it."""
     inputs: Mapping[str, str] = field(default_factory=dict)
     """Name of an input to the stage that makes it. An input of a stage that a pipeline does not have is left out."""
+    in_place_of: str = ""
+    """Stage whose result the later stages of a pipeline take from this one."""
     services: frozenset[Need] = frozenset({Need.STORE})
     """A backend gives the stage's process nothing else; tests compare them with what the stage imports."""
     imports: frozenset[Named] = frozenset()
@@ -103,6 +107,17 @@ _ROWS: Final = (
         imports=frozenset({Named.FAMILY}),
         pool="train",
         summary=("steps", "best_epoch", "validation_loss", "stragglers"),
+    ),
+    Stage(
+        name=REFIT,
+        section="train.refit",
+        inputs={"model": "train", "dataset": "prepare", "snapshot": "ingest", "tuning": "tune"},
+        in_place_of="train",
+        services=_STORE_AND_MLFLOW,
+        imports=frozenset({Named.FAMILY}),
+        pool="train",
+        sized_like="train",
+        summary=("steps", "learned_until", "stragglers"),
     ),
     Stage(
         name="evaluate",

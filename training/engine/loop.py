@@ -67,6 +67,8 @@ class Parts:
     """Of the number of all steps to the learning rate of each."""
     optimizer: OptimizerSettings
     early_stopping: int | None
+    refit_epochs: int | None = None
+    """That of `FitContext`."""
     watchers: Sequence[Watcher] = ()
     judge: Judge | None = None
     """Called by rank 0 after each epoch: whether to continue the training."""
@@ -127,7 +129,12 @@ class Loop:
         parts.checkpoints.wait()
 
     @property
+    def _num_epochs(self) -> int:
+        return self._parts.refit_epochs or self._parts.epochs
+
+    @property
     def _total_steps(self) -> int:
+        """Of the learning rate's schedule, which a refit does not shorten."""
         return self._parts.loader.steps_per_epoch * self._parts.epochs
 
     def _epoch(self) -> None:
@@ -187,7 +194,7 @@ class Loop:
         progress.epoch_loss += sum(known.values()) * weight
         if progress.step % TRACK_EVERY_STEPS == 0:
             parts.tracker.log(progress.step, **metrics, **self._throughput.take())
-        parts.progress(progress.step, self._total_steps, "steps", epoch=progress.epoch + 1, **known)
+        parts.progress(progress.step, parts.loader.steps_per_epoch * self._num_epochs, "steps", epoch=progress.epoch + 1, **known)
 
     def _update(self, loss: float, norm: float) -> dict[str, float]:
         """Let the optimizer take a step, unless its gradients overflow in fp16; return what is to be tracked."""
@@ -220,11 +227,11 @@ class Loop:
         progress.epoch += 1
         progress.epoch_loss = 0.0
         progress.history.append({"epoch": progress.epoch, "train_loss": train_loss, "validation_loss": validation_loss})
-        if validation_loss < progress.best_loss:
+        if validation_loss < progress.best_loss or parts.refit_epochs is not None:
             progress.best_loss, progress.best_epoch = validation_loss, progress.epoch
             self.best = self._strategy.weights()
         if self._gang.is_first:
-            logger.info("epoch %d of %d: train loss %.5f, validation loss %.5f", progress.epoch, parts.epochs, train_loss, validation_loss)
+            logger.info("epoch %d of %d: train loss %.5f, validation loss %.5f", progress.epoch, self._num_epochs, train_loss, validation_loss)
             parts.tracker.log(progress.step, train_loss=train_loss, validation_loss=validation_loss, epoch=float(progress.epoch))
         if self._strategy.saves:
             self._save(name=f"epoch_{progress.epoch}")
@@ -249,6 +256,8 @@ class Loop:
         return {name: value for watcher in self._parts.watchers for name, value in watcher.scalars().items()}
 
     def _stopped_early(self) -> bool:
+        if self._parts.refit_epochs is not None:
+            return self.progress.epoch >= self._parts.refit_epochs
         patience = self._parts.early_stopping
         return patience is not None and self.progress.epoch - self.progress.best_epoch >= patience
 

@@ -56,6 +56,9 @@ class FitContext:
     progress: ReportProgress
     note_straggler: Callable[[int, Mapping[str, object]], object]
     """Called on rank 0 with (a rank that is slower than the others, the record of it), which the next attempt may do without."""
+    refit_epochs: int | None = None
+    """Of a refit: training ends after so many epochs, and the last weights are the model, for the validation rows are training rows too.
+    None: early stopping and the validation loss decide."""
     layout: Layout | None = None
     """How the gang shares the model; None: as the section `train` says."""
     judge: Callable[[int, float], bool] | None = None

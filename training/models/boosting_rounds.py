@@ -34,6 +34,8 @@ class Rounds:
 
     @property
     def is_over(self) -> bool:
+        if self.context.refit_epochs is not None:
+            return self.num_rounds >= self.context.refit_epochs
         patience = self.context.spec.train.early_stopping
         return self._given_up or (patience is not None and self.num_rounds - self.best_round >= patience)
 
@@ -60,7 +62,7 @@ class Rounds:
             raise DivergedError("loss.not_finite", message, hint=self.hint)
         self.num_rounds += 1
         self.history.append({"epoch": self.num_rounds, "train_loss": train_loss, "validation_loss": validation_loss})
-        if validation_loss < self.best_loss:
+        if validation_loss < self.best_loss or self.context.refit_epochs is not None:
             self.best_loss, self.best_round = validation_loss, self.num_rounds
         context, gang = self.context, self.context.gang
         given_up = gang.is_first and context.judge is not None and context.judge(self.num_rounds, validation_loss)
@@ -70,4 +72,4 @@ class Rounds:
             # Each round goes over all training rows.
             self._throughput.add(sum(context.dataset_meta["shards"]["train"]))
             context.tracker.log(self.num_rounds, train_loss=train_loss, validation_loss=validation_loss, **self._throughput.take())
-        context.progress(self.num_rounds, context.spec.train.epochs, self.unit, validation_loss=validation_loss)
+        context.progress(self.num_rounds, context.refit_epochs or context.spec.train.epochs, self.unit, validation_loss=validation_loss)

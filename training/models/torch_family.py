@@ -162,6 +162,7 @@ class TorchFamily(Family):
                 schedule=functools.partial(_schedule, train),
                 optimizer=self.optimizer_settings(train, module),
                 early_stopping=train.early_stopping,
+                refit_epochs=context.refit_epochs,
                 watchers=_watchers(context, strategy),
                 judge=context.judge,
             )

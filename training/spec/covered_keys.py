@@ -15,13 +15,15 @@ from training.spec.pipeline_spec import PipelineSpec
 from training.spec.rules.leakage import Lateness
 from training.spec.rules.tuning import VALIDATION_LOSS
 from training.spec.sections.train import Placement
-from training.stage_table import TABLE, TRIAL
+from training.stage_table import REFIT, TABLE, TRIAL
 
 _NOT_OF_THE_ROWS: Final = frozenset({"wait", "suite"})
 _NOT_OF_THE_CELLS: Final = frozenset({"known", "because"})
 _PLACES: Final = frozenset({"uri", "kind", "settings", "source_name", "generated", "stored_as", "scale", "zone"})
 _NOT_OF_THE_CHECKS: Final = frozenset({"memory"})
-_NOT_OF_THE_WEIGHTS: Final = frozenset({"placement", "checkpoint", "activation_checkpointing", "replica_check_steps", "straggler_ratio"})
+_NOT_OF_THE_WEIGHTS: Final = frozenset(
+    {"placement", "checkpoint", "activation_checkpointing", "replica_check_steps", "straggler_ratio", REFIT}
+)
 _NOT_OF_THE_WEIGHTS_OF_PARALLEL: Final = frozenset({"schedule"})
 _OF_THE_STUDY: Final = ("sampler", "pruner", "objective", "seed", "space")
 _OF_ITS_END: Final = ("trials", "patience", "within")
@@ -105,6 +107,11 @@ def _train(values: JsonObject) -> dict[str, JsonValue]:
     return {"train": train, "task": json_object(values["evaluate"])["task"], "threads": threads}
 
 
+def _refit(values: JsonObject) -> dict[str, JsonValue]:
+    rows = json_object(values["train"])[REFIT]
+    return {} if rows == "none" else {**_train(values), "rows": rows}
+
+
 def _evaluate(values: JsonObject) -> dict[str, JsonValue]:
     """The source's key, times and zone are those of the baselines."""
     data = json_object(values["data"])
@@ -158,6 +165,7 @@ _PARTS: Final[Mapping[str, Callable[[JsonObject], dict[str, JsonValue]]]] = {
     TRIAL: _trial,
     "tune": _tune,
     "train": _train,
+    REFIT: _refit,
     "evaluate": _evaluate,
     "canary": _canary,
 }

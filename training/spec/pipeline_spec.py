@@ -145,7 +145,7 @@ class PipelineSpec(Section):
         found: object = self
         for key in section.split("."):
             found = getattr(found, key)
-        return found is not None
+        return found not in (None, "none")
 
     @classmethod
     def thaw(cls, frozen: Mapping[str, object]) -> Self:

@@ -11,6 +11,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -46,7 +47,7 @@ from training.evaluation.record import (
     UnknownLabelCounts,
 )
 from training.evaluation.rows import LabelledRows
-from training.format import local_moment, moment, number
+from training.format import brief, local_moment, moment, number
 from training.installation import TRACKING
 from training.models.predictor import Predictor, load_predictor
 from training.pages.evaluation import EvaluationPage, render_report
@@ -299,8 +300,17 @@ def _shown_facts(record: EvaluationRecord, model: Manifest, name: str, run_id: s
         **origin,
         **{f"{split} rows": " to ".join(map(moment, bounds)) for split, bounds in meta["bounds"].items()},
         **({"rows divided": division_words(meta["split"])} if "split" in meta else {}),
+        **({} if "split" in meta or "registered" in meta else {"learned from": _learned_words(meta["bounds"])}),
         **{f"test rows left out, for the {name} learned from them": seen for name, seen in record.rows_seen.items()},
     }
+
+
+def _learned_words(bounds: Mapping[str, Sequence[str]]) -> str:
+    until, end = bounds["train"][1], bounds["test"][1]
+    days = (datetime.fromisoformat(end) - datetime.fromisoformat(until)) / timedelta(days=1)
+    # A refit has learned from the validation rows too.
+    unseen = "test" if until == bounds["validation"][1] else "validation and test"
+    return f"rows until {moment(until)}; the newest {brief(days)} days are in {unseen} only"
 
 
 def _store(context: StageContext, record: EvaluationRecord, baselines: Baselines, page: bytes, run_id: str | None) -> StageOutput:

@@ -36,6 +36,7 @@ from training.spec import PipelineSpec, spec_part
 from training.spec.covered_keys import import_part
 from training.spec.descriptors.families import FAMILIES
 from training.spec.registration import registered_words
+from training.stage_table import REFIT
 from training.store import Manifest, Store
 
 logger = logging.getLogger(__name__)
@@ -279,7 +280,7 @@ def _recipe(spec: PipelineSpec, store: Store, model: Manifest, snapshot_digest: 
     family = FAMILIES.get(facts["family"])
     library = "torch" if family is None else family.libraries[0]
     library = library if library in facts["environment"] else SAME_MODULES.get(library, library)
-    made = import_part(spec) if "registered" in model.meta else spec_part(spec, "train")
+    made = import_part(spec) if "registered" in model.meta else spec_part(spec, "train" if spec.train.refit == "none" else REFIT)
     parts = [spec_part(spec, "prepare"), made, facts["code_version"], prepare_code]
     return Recipe(
         input_schema={name: types[name] for name in inputs if name in types},

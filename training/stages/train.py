@@ -7,16 +7,18 @@ torchrun --nproc-per-node=2 --max-restarts=0 -m training.stages.train REQUEST_UR
 from __future__ import annotations
 
 import functools
+import json
 import logging
 import math
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from training.code.carried import check_own_class
 from training.contracts import JsonObject, JsonValue, Scalar, StageRequest, canonical_json, sha256_hex
-from training.data.dataset.manifest import meta_of, sample_order_digest
+from training.data.dataset.manifest import meta_of, sample_order_digest, with_validation
 from training.data.features.classes import Classes
 from training.data.features.transforms_file import serving_inputs
 from training.engine.checkpoint.checkpoints import Checkpoints, MakeWriter
@@ -38,7 +40,7 @@ from training.spec.layout import Layout
 from training.spec.registration import registered_words
 from training.spec.rules.tuning import with_settings
 from training.spec.sections.train import SaveInterval, Train
-from training.stage_table import TRIAL
+from training.stage_table import REFIT, TRIAL
 from training.store import Manifest
 
 if TYPE_CHECKING:
@@ -49,16 +51,26 @@ logger = logging.getLogger(__name__)
 
 TRANSFORMS = "transforms.json"
 FETCHED = ("shards/", TRANSFORMS)
+HISTORY = "history.json"
 ARTIFACT = "artifact"
 """Parameter of a run that judges a model from outside: the URI of its files' manifest."""
 
 
 def work(context: StageContext) -> StageOutput:
-    """Train `request.inputs["dataset"]`; on ranks other than the first the output is of no account."""
+    """Train on `request.inputs["dataset"]`; on ranks other than the first the output is of no account."""
     # Before hours of training, not when the model is registered.
     check_own_class(context.spec.train.model)
     if ARTIFACT in context.request.parameters:
         return _imported(context)
+    return fitted_model(context)
+
+
+def fitted_model(context: StageContext, found: Manifest | None = None) -> StageOutput:
+    """Fit the model of the run's spec on `inputs["dataset"]`, and store it; on ranks other than the first the output is of no account.
+
+    Args:
+        found: of a refit, the model that the training found. It is fitted for as many epochs, on the validation rows too.
+    """
     gang = join_gang(context.spec.train, context.request.parameters.get("device"), num_processes=context.world_size)
     dataset = fetch_dataset(context, gang)
     spec = context.spec
@@ -70,31 +82,45 @@ def work(context: StageContext) -> StageOutput:
     tags = {**tags_of(context.request, dataset, gang), "nightshift.layout": layout.words()}
     tracker = Tracker(context, tags=tags, parameters=parameters_of(spec))
     started_at = time.monotonic()
-    result = fit_dataset(context, spec, dataset, gang, tracker, layout=layout)
+    epochs = None if found is None else int(found.meta["best_epoch"])
+    result = fit_dataset(context, spec, dataset, gang, tracker, layout=layout, refit_epochs=epochs)
     if not gang.is_first:
         return StageOutput(artifact_uri="", digest="")
-    rows = dataset.meta["rows"]["train"] * len(result.history)
+    learned = meta_of(dataset) if found is None else with_validation(meta_of(dataset))
+    rows = learned["rows"]["train"] * len(result.history)
     rows_per_second = round(rows / max(time.monotonic() - started_at, 1e-9))
     transforms = (context.folder / TRANSFORMS).read_bytes()
+    if found is not None:
+        # Its own validation losses are of rows that it has learned from.
+        result = replace(result, history=json.loads(context.store.manifests.read(found, HISTORY)))
     files, meta = model_files(spec, dataset, gang, result, transforms=transforms, code_version=context.request.code_version)
     # What a later study begins with, as this model's successor.
-    meta = {**meta, "settings": parameters_as_made(spec)}
-    logger.info("best epoch %d, validation loss %.5f, weights %s", result.best_epoch, result.validation_loss, meta["weights_digest"])
+    meta = {**meta, "settings": parameters_as_made(spec), "bounds": learned["bounds"]}
+    of_stage = _found_scalars(spec, result) if found is None else _refit_scalars(context, result, until=learned["bounds"]["train"][1])
+    logger.info("%s, weights %s", ", ".join(f"{name} {value}" for name, value in of_stage.items()), meta["weights_digest"])
     scalars: dict[str, Scalar] = {
         "weights_digest": str(meta["weights_digest"]),
-        "best_epoch": result.best_epoch,
-        "validation_loss": round(result.validation_loss, 6),
+        **of_stage,
         "steps": result.num_steps,
         "rows": rows,
         "rows_per_second": rows_per_second,
         "world_size": gang.world_size,
         **({} if spec.train.parallel is None else {"layout": layout.words()}),
-        **({} if spec.train.from_checkpoint is None else {"resumed_from": spec.train.from_checkpoint}),
         "device": gang.device.type,
         **tracker.scalars(),
         **result.scalars,
     }
     return context.store_artifact("model", files, meta, scalars, ref="model")
+
+
+def _found_scalars(spec: PipelineSpec, result: FitResult) -> dict[str, Scalar]:
+    begun = {} if spec.train.from_checkpoint is None else {"resumed_from": spec.train.from_checkpoint}
+    return {"best_epoch": result.best_epoch, "validation_loss": round(result.validation_loss, 6), **begun}
+
+
+def _refit_scalars(context: StageContext, result: FitResult, *, until: str) -> dict[str, Scalar]:
+    # What a run costs is the time of both.
+    return {"epochs": result.best_epoch, "learned_until": until, "trained_seconds": context.request.parameters["trained_seconds"]}
 
 
 def _imported(context: StageContext) -> StageOutput:
@@ -173,27 +199,31 @@ def fit_dataset(
     *,
     layout: Layout,
     judge: Judge | None = None,
+    refit_epochs: int | None = None,
 ) -> FitResult:
     """Fit the spec's model on the dataset that `fetch_dataset` fetched, and close the tracker. All ranks must call it.
 
     Args:
         spec: with the settings to train with.
         layout: how the gang shares the model.
-        judge: of a trial, called after each epoch by rank 0; a trial's checkpoints are for itself alone.
+        judge: of a trial, called after each epoch by rank 0.
+        refit_epochs: of a refit; see `FitContext`.
     """
-    train, is_trial = spec.train, context.request.stage == TRIAL
+    train = spec.train
+    # The checkpoints of trials and refits are for themselves alone.
+    is_training = context.request.stage not in (TRIAL, REFIT)
     checkpoints = Checkpoints(
         context,
         interval=_interval(train.checkpoint.every),
         identity=_identity(train, dataset.digest, gang, layout),
-        by_name=not is_trial,
+        by_name=is_training,
         keep=train.checkpoint.keep,
         make_writer=_writer_of(gang, layout),
     )
     fit = FitContext(
         spec=spec,
         dataset_path=context.folder,
-        dataset_meta=meta_of(dataset),
+        dataset_meta=meta_of(dataset) if refit_epochs is None else with_validation(meta_of(dataset)),
         dataset_digest=sample_order_digest(dataset),
         gang=gang,
         checkpoints=checkpoints,
@@ -203,10 +233,11 @@ def fit_dataset(
         note_straggler=functools.partial(context.work_folder.write_straggler, context.request.attempt_id),
         layout=layout,
         judge=judge,
+        refit_epochs=refit_epochs,
     )
     status = "FAILED"
     try:
-        if train.from_checkpoint is not None and not is_trial:
+        if train.from_checkpoint is not None and is_training:
             checkpoints.begin_at(train.from_checkpoint)
         with context.timed("fit"), preemption.watching(context.stop):
             result = load_family(train.model).fit(fit)
@@ -276,7 +307,7 @@ def model_files(
         result.weights_name: result.weights,
         TRANSFORMS: transforms,
         "model.json": canonical_json(description),
-        "history.json": canonical_json(list(result.history)),
+        HISTORY: canonical_json(list(result.history)),
     }
     meta: JsonObject = {
         "family": spec.train.model,
@@ -313,9 +344,10 @@ def tags_of(request: StageRequest, dataset: Manifest, gang: Gang | Alone) -> dic
 
 
 def parameters_as_made(spec: PipelineSpec) -> dict[str, JsonValue]:
-    """Return the section `train` without what makes no other model: where it ran, and how often it was saved."""
+    """Return the section `train` without what makes no other training: where it ran, how often it was saved, and what follows it."""
     values = spec.train.model_dump(mode="json", by_alias=True)
-    return {key: value for key, value in values.items() if key not in ("placement", "checkpoint", "replica_check_steps", "straggler_ratio")}
+    left_out = ("placement", "checkpoint", "replica_check_steps", "straggler_ratio", REFIT)
+    return {key: value for key, value in values.items() if key not in left_out}
 
 
 def parameters_of(spec: PipelineSpec) -> dict[str, JsonValue]:

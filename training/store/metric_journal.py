@@ -1,8 +1,8 @@
 """Metric points of a training while it trains, in an order that never changes: the source of live metrics.
 
 Of one run: `metrics/<pipeline>/<run>/<number>.jsonl`, a batch of events each, named by the number of its first event. A trial of a study
-has a journal of its own: `<run>` is then `<study>-<slot>`, because several runs may work on one study. Numbers count from 1
-without gaps over all attempts. The first line of a batch has its attempt and its number, each other line is an event:
+has a journal of its own: `<run>` is then `<study>-<slot>`, because several runs may work on one study. A refit has `<run>~refit`. Numbers
+count from 1 without gaps over all attempts. The first line of a batch has its attempt and its number, each other line is an event:
 
     {"began": …}                      an attempt began; it has a number, and no reader sees it
     [name, value, step, milliseconds] a point
@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple
 
 from training.contracts import json_number
 from training.errors import NightshiftError
-from training.stage_table import TRAININGS, TRIAL
+from training.stage_table import REFIT, TRAININGS, TRIAL
 from training.store.bucket import Bucket
 
 logger = logging.getLogger(__name__)
@@ -37,6 +37,7 @@ MAX_MERGED_BYTES: Final = 256 * 1024
 _NAME: Final = re.compile(r"(\d{12})\.jsonl")
 
 _TRIAL: Final = re.compile(r"([0-9a-f]{64})-\d{5}")
+_OF_A_REFIT: Final = f"~{REFIT}"
 
 RawPoint = tuple[str, float, int, int]
 """Name, value, step, milliseconds since the epoch."""
@@ -102,13 +103,15 @@ def journal_name(stage: str, run_id: str, parameters: Mapping[str, object]) -> s
     """
     if stage == TRIAL:
         return trial_journal(str(parameters["study"]), int(str(parameters["slot"])))
+    if stage == REFIT:
+        return run_id + _OF_A_REFIT
     return run_id if stage in TRAININGS else None
 
 
-def study_of(name: str) -> str | None:
-    """Return the digest of the study whose trial has the journal of this name; None: it is that of a run."""
+def owner_key(pipeline: str, name: str) -> str:
+    """Return the key of the run or the study that has the journal of this name."""
     match = _TRIAL.fullmatch(name)
-    return None if match is None else match[1]
+    return f"runs/{pipeline}/{name.removesuffix(_OF_A_REFIT)}" if match is None else f"studies/{pipeline}/{match[1]}"
 
 
 class MetricJournal:

@@ -175,9 +175,7 @@ class Marking:
     def is_journal_in_use(self, unit: Unit) -> bool:
         """Return whether MLflow lacks a journal, or its run or study is in use."""
         _, pipeline, name = unit.key.split("/")
-        study = metric_journal.study_of(name)
-        owner = f"runs/{pipeline}/{name}" if study is None else f"studies/{pipeline}/{study}"
-        return not self._in_use.isdisjoint({unit.key, owner})
+        return not self._in_use.isdisjoint({unit.key, metric_journal.owner_key(pipeline, name)})
 
     def is_newest_snapshot(self, unit: Unit) -> bool:
         """Return whether a snapshot is the newest of its pipeline: the next run is compared with it."""

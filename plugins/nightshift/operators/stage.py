@@ -31,6 +31,7 @@ from nightshift.work import Work
 from training.contracts import ContractError, ExitCode, JsonObject, JsonValue, RunIdentity, StageResult, require_result
 from training.errors import NightshiftError
 from training.process.waiting import waiting_for_database
+from training.stage_table import STAGES, TRAININGS
 from training.store import Store, point_at, records
 from training.store.metric_journal import journal_name
 
@@ -70,6 +71,8 @@ class StageOperator(BaseOperator):
     def execute(self, context: Context) -> dict[str, JsonValue]:
         """Return the stage's result for XCom.
 
+        A run that judges a model from outside has no stage that searches or refits: nothing is done, and nothing returned.
+
         Raises:
             AirflowFailException: the same would happen again, or a budget is spent.
             StageFailedError: it may pass.
@@ -81,6 +84,9 @@ class StageOperator(BaseOperator):
         with noted_failure(context, AirflowFailException, StageFailedError, InfrastructureError), task_errors():
             settings = Settings.from_environment()
             resolved = self.resolved(context)
+            if self.stage in STAGES and self.stage not in resolved.spec.stages:
+                self.log.info("the run judges a model from outside: there is no %s", self.stage)
+                return {}
             self.model_name = resolved.spec.promote.model
             work = self.work(context, resolved, settings, nonce=resolved.force)
             found = self.run_stage(context, run, resolved, work, settings)
@@ -199,7 +205,7 @@ class StageOperator(BaseOperator):
             return mlflow_url(
                 settings.mlflow_uri, model=str(scalars.get("model") or self.model_name), version=str(scalars.get("version") or "")
             )
-        if self.stage != "train":
+        if self.stage not in TRAININGS:
             return ""
         store = Store(settings.store_uri)
         key = f"{store.bucket.key(store.work_folder(found.pipeline, found.stage, found.work_id).uri)}/{TRACKING_RECORD}"

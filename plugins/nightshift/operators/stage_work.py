@@ -35,7 +35,8 @@ logger = logging.getLogger(__name__)
 
 def needs_of(stage: str, spec: PipelineSpec) -> dict[str, str]:
     """Return a stage's inputs in a pipeline: name to the stage that makes it. A training after a study needs its settings."""
-    return {name: maker for name, maker in TABLE[stage].inputs.items() if maker in spec.stages}
+    replaced = {TABLE[other].in_place_of: other for other in spec.stages if other != stage}
+    return {name: replaced.get(maker, maker) for name, maker in TABLE[stage].inputs.items() if maker in spec.stages}
 
 
 def work_of(stage: str, resolved: ResolvedRun, results: Mapping[str, StageResult], *, nonce: str, settings: Settings) -> Work:
@@ -181,9 +182,24 @@ def _train(run: StageOfRun) -> Work:
         parameters |= {"world_size": 1, "artifact": given.uri}
         # Nothing of the spec is in a model from outside but what its family is made with.
         return run.work({"dataset": dataset, "artifact": given.digest}, parameters=parameters, part=import_part(run.spec))
-    placed = {"world_size": run.spec.train.placement.world_size, **backend_of(run.settings).device_of(run.spec)}
-    tuning = {"tuning": run.digest("tuning")} if "tuning" in run.results else {}
-    return run.work({"dataset": dataset, **placed, **tuning}, parameters=parameters | placed)
+    placed = _placed(run)
+    return run.work({"dataset": dataset, **placed, **_tuning(run)}, parameters=parameters | placed)
+
+
+def _refit(run: StageOfRun) -> Work:
+    """Of the training it has the number of epochs alone: how long that took changes no weight."""
+    placed, trained = _placed(run), run.results["model"]
+    covered = {"dataset": run.digest("dataset"), "epochs": trained.scalars["best_epoch"], **placed, **_tuning(run)}
+    seconds = trained.timings.get("total", 0.0)
+    return run.work(covered, parameters={"snapshot_digest": run.digest("snapshot"), "trained_seconds": seconds, **placed})
+
+
+def _placed(run: StageOfRun) -> dict[str, object]:
+    return {"world_size": run.spec.train.placement.world_size, **backend_of(run.settings).device_of(run.spec)}
+
+
+def _tuning(run: StageOfRun) -> dict[str, object]:
+    return {"tuning": run.digest("tuning")} if "tuning" in run.results else {}
 
 
 def _evaluate(run: StageOfRun) -> Work:
@@ -240,11 +256,12 @@ def _promote(run: StageOfRun) -> Work:
         # Other thresholds are another decision, also about the same model and the same evaluation.
         **{name: value for name, value in overrides.items() if name.startswith("evaluate.")},
     }
+    hours = (trained.timings.get("total", 0.0) + float(trained.scalars.get("trained_seconds") or 0)) / 3600
     parameters = {
         **_tracking_of(run.store, trained),
         "report_uri": evaluation.reports.get("evaluation"),
         "prepare_code": code_of(run.spec, "prepare", run.settings).version,
-        "process_hours": trained.timings.get("total", 0.0) / 3600 * run.spec.train.placement.world_size,
+        "process_hours": hours * run.spec.train.placement.world_size,
         **({"overrides": overrides} if overrides else {}),
     }
     work = Work.of(run.resolved, run.stage, covered, nonce=run.nonce, inputs=run.inputs, parameters=parameters)
@@ -297,6 +314,7 @@ _LOOK_UPS: Final[Mapping[str, Callable[[StageOfRun], Work]]] = {
     "prepare": _prepare,
     "tune": _tune,
     "train": _train,
+    "refit": _refit,
     "evaluate": _evaluate,
     "promote": _promote,
     "canary": _canary,

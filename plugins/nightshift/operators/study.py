@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 PLAN: Final = "tune_plan"
 TRIALS: Final = "trials"
 TUNE: Final = "tune"
-FROM_OUTSIDE: Final = "the run judges a model from outside"
 
 
 class PlanOperator(BaseOperator):
@@ -44,7 +43,7 @@ class PlanOperator(BaseOperator):
             settings = Settings.from_environment()
             resolved = ResolvedRun.of(context)
             if resolved.artifact is not None:
-                self.log.info("%s: there is no study", FROM_OUTSIDE)
+                self.log.info("the run judges a model from outside: there is no study")
                 return [0]
             study, tune = _study_of(context, resolved, settings), tune_of(resolved.spec)
             champion = rivals_of(resolved.spec, settings)["champion"]
@@ -120,16 +119,6 @@ class TuneOperator(StageOperator):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(stage=TUNE, **kwargs)
-
-    @waiting_for_database()
-    def execute(self, context: Context) -> dict[str, JsonValue]:
-        """Return the stage's result for XCom; nothing where the run's model comes from outside."""
-        with task_errors():
-            artifact = ResolvedRun.of(context).artifact
-        if artifact is not None:
-            self.log.info("%s: there is no study", FROM_OUTSIDE)
-            return {}
-        return super().execute(context)
 
 
 def _study_of(context: Context, resolved: ResolvedRun, settings: Settings) -> StudyWork:

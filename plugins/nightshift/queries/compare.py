@@ -23,7 +23,7 @@ from training.contracts import JsonObject, StageResult, instant_of
 from training.errors import DataError, DeniedError
 from training.evaluation.record import FILE, EvaluationRecord
 from training.registry.ledger.ledger import Ledger
-from training.stage_table import TABLE
+from training.stage_table import REFIT, TABLE
 from training.store import Store
 
 MODEL_FILE: Final = "model.json"
@@ -103,8 +103,9 @@ def of_run(store: Store, pipeline: str, run_id: str) -> Subject:
         outcome=run.state if run.note is None else run.note.split(":", 1)[0],
         snapshot=kept["ingest"].digest if "ingest" in kept else None,
     )
-    uris = {stage: kept[stage].artifact_uri if stage in kept else "" for stage in ("train", "evaluate")}
-    return Subject(side=side, spec_uri=spec_uri, evaluation_uri=uris["evaluate"], model_uri=uris["train"], results=kept)
+    uris = {stage: found.artifact_uri for stage, found in kept.items()}
+    model_uri = uris.get(REFIT) or uris.get("train", "")
+    return Subject(side=side, spec_uri=spec_uri, evaluation_uri=uris.get("evaluate", ""), model_uri=model_uri, results=kept)
 
 
 def compare(store: Store, a: Subject, b: Subject) -> SideBySide:

@@ -29,6 +29,7 @@ from nightshift.wiring.trigger_params import params_of, set_params
 from training.errors import SpecError
 from training.spec import PipelineSpec, load_spec
 from training.spec.rules.names import PIPELINE_TAG
+from training.stage_table import TRAININGS
 
 
 def pipeline_dag(dag_file: str) -> DAG:
@@ -108,7 +109,7 @@ def asks_people(spec: PipelineSpec) -> bool:
 
 
 def _stage(spec: PipelineSpec, stage: str, common: TaskArguments) -> StageOperator:
-    kinds: dict[str, type[StageOperator]] = {"promote": PromoteOperator, "train": TrainOperator}
+    kinds: dict[str, type[StageOperator]] = {"promote": PromoteOperator, **dict.fromkeys(TRAININGS, TrainOperator)}
     of_the_stage: dict[str, Any] = {}
     if stage == "promote":
         of_the_stage = {"model": spec.promote.model, "alerts": spec.alerts}

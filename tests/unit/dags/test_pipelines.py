@@ -117,6 +117,14 @@ def test_a_pipeline_with_a_study_searches_before_it_trains() -> None:
     assert "tune" in dag.params
 
 
+def test_a_refit_is_a_training_of_its_own_between_training_and_evaluation() -> None:
+    dag = changed("search_ranking", "seed: 17", "seed: 17\n  refit: validation")
+    refit = dag.get_task("refit")
+    assert (refit.upstream_task_ids, refit.downstream_task_ids) == ({"train"}, {"evaluate"})
+    assert (refit.task_type, refit.pool) == ("TrainOperator", "train")
+    assert "refit" not in changed("search_ranking", "seed: 17", "seed: 17\n  refit: none").task_ids
+
+
 def test_a_study_alone_trains_no_candidate() -> None:
     _, alone = tuned()
     assert {task.task_id: task.downstream_task_ids for task in alone.tasks} == {

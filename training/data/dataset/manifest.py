@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, NotRequired, Self, TypedDict, cast
 
 from training.contracts import JsonObject
-from training.data.dataset.shard_format import ShardMeta
+from training.data.dataset.shard_format import SHARDED_SPLITS, ShardMeta, shard_names
 from training.data.snapshot.label_delay import UnknownLabels
 from training.errors import DataError, shown
 from training.store import Manifest
@@ -115,6 +115,19 @@ def meta_of(dataset: Manifest) -> DatasetMeta:
         raise DataError("dataset.newer", message, hint="upgrade Nightshift")
     # The digest of the manifest was checked, and prepare wrote it.
     return cast("DatasetMeta", dataset.meta)
+
+
+def with_validation(meta: DatasetMeta) -> DatasetMeta:
+    """Return the meta of a dataset whose validation rows are training rows too, after the others."""
+    (start, _), (_, end) = meta["bounds"]["train"], meta["bounds"]["validation"]
+    names, shards = {split: shard_names(meta, split) for split in SHARDED_SPLITS}, meta["shards"]
+    return {
+        **meta,
+        "names": {**names, "train": [name for split in SHARDED_SPLITS for name in names[split]]},
+        "shards": {**shards, "train": [rows for split in SHARDED_SPLITS for rows in shards[split]]},
+        "rows": {**meta["rows"], "train": sum(meta["rows"][split] for split in SHARDED_SPLITS)},
+        "bounds": {**meta["bounds"], "train": [start, end]},
+    }
 
 
 def parts_of(dataset: Manifest) -> tuple[FramePart, ...]:

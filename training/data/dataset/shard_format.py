@@ -36,6 +36,8 @@ class ShardMeta(TypedDict):
     layout: RowLayout
     shards: Mapping[str, Sequence[int]]
     """Rows of each shard, by split."""
+    names: NotRequired[Mapping[str, Sequence[str]]]
+    """Names of the shards by split, where they are not those of `shard_name`."""
     group: str | None
     weight: NotRequired[str]
     """Column of the rows' weights, where they have some."""
@@ -48,4 +50,6 @@ def shard_name(split: str, number: int) -> str:
 
 def shard_names(meta: ShardMeta, split: str) -> list[str]:
     """Return the names of a split's shards, from a dataset manifest's meta."""
+    if "names" in meta:
+        return list(meta["names"][split])
     return [shard_name(split, number) for number in range(len(meta["shards"][split]))]

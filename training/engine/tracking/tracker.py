@@ -25,6 +25,7 @@ from training.installation import GPUS
 from training.process import liveness
 from training.runtime.context import StageContext
 from training.runtime.provenance import environment, git_state
+from training.stage_table import REFIT
 from training.store import Bucket
 from training.store.metric_journal import JournalWriter, MetricJournal, RawPoint, journal_name
 
@@ -254,8 +255,8 @@ class Tracker:
 
     def _name(self) -> str:
         """Return the instant of the run in the pipeline's time zone; its id is the tag `nightshift.run_id`."""
-        spec = self._context.spec
-        return f"{self._context.request.as_of.astimezone(ZoneInfo(spec.timezone)):%Y-%m-%d %H:%M %Z}"
+        spec, request = self._context.spec, self._context.request
+        return f"{request.as_of.astimezone(ZoneInfo(spec.timezone)):%Y-%m-%d %H:%M %Z}{' refit' if request.stage == REFIT else ''}"
 
     def _all_tags(self) -> dict[str, str]:
         request = self._context.request

@@ -115,7 +115,8 @@ def _whole(rows: MappedShards, rank: int, world_size: int, threads: int) -> xgbo
     features, label, group = rows.columns(rank, world_size)
     matrix = xgboost.DMatrix(features, label=label, nthread=threads)
     if group is not None:
-        matrix.set_info(qid=group)
+        # The numbers must ascend, and those of a refit's validation rows begin again.
+        matrix.set_info(qid=np.cumsum(np.diff(group, prepend=group[:1]) != 0))
     if rows.is_weighted:
         parts = [rows.weights(*part) for part in rows.share(rank, world_size)]
         matrix.set_info(weight=np.concatenate([part for part in parts if part is not None] or [np.empty(0, dtype=np.float32)]))

@@ -56,6 +56,11 @@ class Iterations(Rounds):
     unit = UNIT
     hint = "raise train.settings.penalty, or use the transform standard for numbers"
 
+    @property
+    def is_over(self) -> bool:
+        # A refit has a minimum of its own, which may take more iterations.
+        return super().is_over if self.context.spec.train.early_stopping is not None else self._given_up
+
     def record(self, train_loss: float, validation_loss: float) -> None:
         super().record(train_loss, validation_loss)
         if self.context.spec.train.early_stopping is None:

@@ -130,6 +130,9 @@ class Train(Section):
     """AdamW and muon shrink the weights by it; `sgd` adds it times the weights to the gradient. Absent: 0. Unit: none."""
     early_stopping: Annotated[int, Field(ge=1, le=100_000)] | None = None
     """Epochs without a better validation metric after which training ends. Unit: epochs."""
+    refit: Literal["none", "validation"] = "none"
+    """`validation`: a stage of its own fits the model once more, on the train and validation rows, with the number of epochs that the
+    training found; that model is evaluated, judged and served."""
     class_weight: ClassWeight = None
     """How much the rows of each class count in the training and validation loss, times `data.weight`: `balanced` (each class as much as any
     other), or the weight of each class by its name or quoted number, `{'1': 5}`; other classes have the weight 1."""

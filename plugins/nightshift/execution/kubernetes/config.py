@@ -102,7 +102,7 @@ class Cluster(Section):
     """Stage, or `all`, to the Secrets whose keys become environment variables of its process.
     Example: `{all: [nightshift-store], ingest: [nightshift-database]}`."""
     resources: dict[str, Amount] = Field(default_factory=dict)
-    """Stage, or `default`, to its resources. Without its own, `trial` has those of `train`, `canary` evaluate's, `repair` promote's."""
+    """Stage, or `default`, to its resources. Without its own, `trial` and `refit` have train's, `canary` evaluate's, `repair` promote's."""
     gpu_resource: Line = "nvidia.com/gpu"
     """Name by which the nodes offer GPUs, or parts of them (`nvidia.com/mig-3g.40gb`)."""
     scratch: Bytes = Field(default="20GiB", validate_default=True)

@@ -244,6 +244,7 @@ OWN = {
     "prepare": set(),
     "tune": MLFLOW,
     "train": MLFLOW | {"NCCL_DEBUG"},
+    "refit": MLFLOW | {"NCCL_DEBUG"},
     "evaluate": MLFLOW,
     "promote": DATABASE | MLFLOW,
     "trial": DATABASE | MLFLOW | {"NCCL_DEBUG"},

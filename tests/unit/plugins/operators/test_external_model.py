@@ -15,6 +15,7 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
 from nightshift.operators.resolve import ResolveOperator
+from nightshift.operators.stage import TrainOperator
 from nightshift.operators.stage_work import work_of
 from nightshift.operators.study import PlanOperator, TrialsOperator, TuneOperator
 from nightshift.resolved_run import ResolvedRun
@@ -185,11 +186,14 @@ def test_the_work_id_of_an_import_is_that_of_its_file(store: Store) -> None:
     assert "artifact" not in works[3].parameters
 
 
-def test_a_model_from_outside_has_no_study(context_of: Context, execute: Execute, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_from_outside_has_no_study_and_no_refit(
+    context_of: Context, execute: Execute, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(ResolvedRun, "of", classmethod(lambda cls, context: resolved_with(store, "1" * 64)))
     assert execute(PlanOperator(task_id="tune_plan"), context_of("tune_plan")) == [0]
     assert execute(TrialsOperator(task_id="trials", worker=0), context_of("trials"))["trials"] == []
     assert execute(TuneOperator(task_id="tune"), context_of("tune")) == {}
+    assert execute(TrainOperator(task_id="refit", stage="refit"), context_of("refit")) == {}
 
 
 def test_a_study_alone_takes_no_model_from_outside(context_of: Context, execute: Execute) -> None:

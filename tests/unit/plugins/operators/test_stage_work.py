@@ -41,6 +41,7 @@ CHAMPION = {
 }
 
 STAGES = load_spec(SPEC_PATH).stages
+TRAINED_SECONDS = 1800.0
 
 WorkOf = Callable[..., Work]
 
@@ -72,6 +73,8 @@ def ask(shop: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> WorkOf:
         as_of: datetime = AS_OF,
         champion: dict[str, Any] | None = None,
         weights: str = "candidates",
+        best_epoch: int = 1,
+        seconds: float = 0.0,
         to_approve: int = 0,
         nonce: str = "",
         read_only: bool = False,
@@ -84,10 +87,14 @@ def ask(shop: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> WorkOf:
             {"spec_uri": store.put_json(freeze(spec)), "as_of": as_of.isoformat(), "force": False, "overrides": overrides or {}}
         )
         monkeypatch.setattr(stage_work, "rivals_of", lambda spec, settings: {"champion": champion, "canary": None})
-        scalars: dict[str, dict[str, Any]] = {"train": {"weights_digest": weights}}
+        scalars: dict[str, dict[str, Any]] = {stage: {"weights_digest": weights, "best_epoch": best_epoch} for stage in ("train", "refit")}
         if to_approve:
             scalars["validate"] = {"to_approve": to_approve}
-        results = {name: result(maker, digests.get(name, "1"), **scalars.get(maker, {})) for name, maker in needs_of(stage, spec).items()}
+        scalars["refit"]["trained_seconds"] = TRAINED_SECONDS
+        results = {
+            name: replace(result(maker, digests.get(name, "1"), **scalars.get(maker, {})), timings={"total": seconds})
+            for name, maker in needs_of(stage, spec).items()
+        }
         with refusing_writes() if read_only else nullcontext():
             return work_of(stage, resolved, results, nonce=nonce, settings=Settings.from_environment())
 
@@ -361,3 +368,23 @@ def test_canary_stage_is_given_what_a_person_approved_about_the_canary(ask: Work
     answer_request(ledger, request, "approved", by="eve", words="eve said yes")
     found = {"gate": "minimum", "words": "mrr 0.1", "numbers": {"metric": "mrr", "bound": 0.2}, "by": "eve"}
     assert ask("canary").parameters["canary_approved"] == [found]
+
+
+REFIT = ("seed: 17", "seed: 17\n  refit: validation")
+
+
+def test_what_follows_a_refit_is_about_its_model_and_a_pipeline_without_one_is_as_before(ask: WorkOf) -> None:
+    spec = parse_spec(SPEC_PATH.read_text(encoding="utf-8").replace(*REFIT, 1).encode())
+    assert (needs_of("refit", spec)["model"], needs_of("evaluate", spec)["model"]) == ("train", "refit")
+    assert ask("promote", change=REFIT).inputs["model"] == "file:///store/refit/1"
+    assert ask("evaluate", change=REFIT).parameters["training_uri"].rsplit("/", 2)[1] == "refit"
+    assert needs_of("evaluate", load_spec(SPEC_PATH))["model"] == "train"
+    assert ask("train", change=REFIT).id == ask("train").id
+
+
+def test_how_long_a_training_took_is_no_part_of_its_refit_and_counts_among_what_the_run_costs(ask: WorkOf) -> None:
+    quick, slow = ask("refit", change=REFIT), ask("refit", change=REFIT, seconds=3600.0)
+    assert (slow.id, slow.parameters["trained_seconds"]) == (quick.id, 3600.0)
+    assert ask("refit", change=REFIT, best_epoch=2).id != quick.id
+    processes, both = 2, 1.0 + TRAINED_SECONDS / 3600
+    assert ask("promote", change=REFIT, seconds=3600.0).parameters["process_hours"] == pytest.approx(processes * both)

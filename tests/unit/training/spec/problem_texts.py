@@ -36,7 +36,7 @@ CASES: list[tuple[str, str, str, str]] = [
         R,
         "weight_decay: 0.5",
         "zzz: 1",
-        "train.zzz: [spec.unknown_key] unknown key 'zzz' (known: activation_checkpointing, batch_size, checkpoint, class_weight, early_stopping, epochs, from_checkpoint, gradient_compression, learning_rate, micro_batch_size, model, momentum, optimizer, parallel, placement, powersgd_rank, precision, replica_check_steps, schedule, seed, settings, straggler_ratio, warmup_share, warmup_steps, weight_decay)",
+        "train.zzz: [spec.unknown_key] unknown key 'zzz' (known: activation_checkpointing, batch_size, checkpoint, class_weight, early_stopping, epochs, from_checkpoint, gradient_compression, learning_rate, micro_batch_size, model, momentum, optimizer, parallel, placement, powersgd_rank, precision, refit, replica_check_steps, schedule, seed, settings, straggler_ratio, warmup_share, warmup_steps, weight_decay)",
     ),
     (
         R,

@@ -61,6 +61,9 @@ CHANGES: list[tuple[str, str, str, set[str]]] = [
     (R, "seed: 17", "seed: 17\n  gradient_compression: none", set()),
     (R, "seed: 17", "seed: 17\n  gradient_compression: fp16", {"train"}),
     (R, "seed: 17", "seed: 17\n  warmup_share: 0.1", {"train"}),
+    (R, "seed: 17", "seed: 17\n  refit: none", set()),
+    # The training stays the same, and is reused.
+    (R, "seed: 17", "seed: 17\n  refit: validation", {"refit"}),
     (R, "hidden: [64, 32]", "hidden: [64, 33]", {"train"}),
     (R, "slice_support: 500", "slice_support: 501", {"evaluate", "promote"}),
     (R, "primary: ndcg@10", "primary: ndcg@5", {"evaluate", "promote"}),
@@ -71,7 +74,7 @@ CHANGES: list[tuple[str, str, str, set[str]]] = [
 
 def test_every_key_of_the_training_is_part_of_its_work_but_those_that_change_no_weight(accept: Accept) -> None:
     part = spec_part(accept(R), "train")["train"]
-    left_out = {"placement", "checkpoint", "activation_checkpointing", "replica_check_steps", "straggler_ratio"}
+    left_out = {"placement", "checkpoint", "activation_checkpointing", "replica_check_steps", "straggler_ratio", "refit"}
     assert set(cast(dict[str, object], part)) == set(Train.model_fields) - left_out
 
 

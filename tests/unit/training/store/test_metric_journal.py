@@ -11,7 +11,7 @@ import pytest
 
 from training.errors import UnavailableError
 from training.store import Bucket
-from training.store.metric_journal import MERGED, JournalWriter, MetricJournal, RawPoint, journal_name, study_of
+from training.store.metric_journal import MERGED, JournalWriter, MetricJournal, RawPoint, journal_name, owner_key
 
 
 @pytest.fixture
@@ -168,4 +168,5 @@ def test_work_that_trains_has_a_journal_of_its_run_or_of_its_trial() -> None:
     assert journal_name("train", "r1", {}) == "r1"
     assert journal_name("trial", "r1", {"study": study, "slot": 3}) == f"{study}-00003"
     assert journal_name("evaluate", "r1", {}) is None
-    assert (study_of(f"{study}-00003"), study_of("night-2026-02-01")) == (study, None)
+    assert [owner_key("p", str(journal_name(stage, "r1", {}))) for stage in ("train", "refit")] == ["runs/p/r1"] * 2
+    assert owner_key("p", f"{study}-00003") == f"studies/p/{study}"
