@@ -50,6 +50,12 @@ def type_name(found: pa.DataType) -> str:
     return str(found)
 
 
+def types_in_file(contract: TableContract, names: Iterable[str]) -> dict[str, pa.DataType]:
+    """Return the types in which a file of texts has columns of the contract."""
+    columns = {name: contract.columns[name] for name in names}
+    return {name: ARROW_TYPES["string" if column.is_text_in_file else column.type] for name, column in columns.items()}
+
+
 def schema_of(schema: pa.Schema, *, source: str) -> dict[str, str]:
     """Return column name to type name, in the file's order.
 

@@ -25,6 +25,7 @@ from training.sources.row_filters import selected
 from training.sources.size_limits import check_size, decoded_bytes
 from training.sources.stored_types import EncodingCounts, conformed, index_columns, is_changed, remedy
 from training.sources.table_contract import TableContract
+from training.sources.text_columns import with_typed_texts
 from training.sql.expressions import columns_of, hardened, quoted
 
 ROW_GROUP_ROWS: Final = 128 * 1024
@@ -148,8 +149,9 @@ def read_rows(
         counts: of the table; None: nothing is counted.
 
     Raises:
-        DataError: of `declared_columns` and `conformed`; `data.empty`, `format.parquet`; `partition.value`; `source.failed`, the rows
-            cannot be read; `source.too_large`, of a Parquet file by its footer and dictionaries, before a row is decoded.
+        DataError: of `declared_columns`, `conformed` and `with_typed_texts`; `data.empty`, `format.parquet`; `partition.value`;
+            `source.failed`, the rows cannot be read; `source.too_large`, of a Parquet file by its footer and dictionaries, before a row
+            is decoded.
         UnavailableError: `source.unavailable`, the connection of a stream broke.
     """
     there, counts = contract.at_source(), counts or EncodingCounts()
@@ -161,6 +163,7 @@ def read_rows(
         table = conformed(table, there.columns, source=source, counts=counts)
     names = {found: name for name, found in contract.source_names.items()}
     table = table.rename_columns([names.get(name, name) for name in table.column_names])
+    table = with_typed_texts(contract, table, source=source)
     for name, column in contract.columns.items():
         if column.generated is not None:
             table = table.append_column(name, generated_column(name, table.num_rows, contract, source, partition))

@@ -72,7 +72,8 @@ class TableContract:
         is_cut = self.known_at is not None or self.where is not None or self.sample is not None
         # The engine that reads snapshots has no columns without a name.
         is_renamed = self.at_source() is not self or not all(name.strip() for name in self.ignore)
-        return self.partitioned and not self.derived and not is_cut and not is_renamed
+        is_typed = any(column.is_text_in_file for column in self.columns.values())
+        return self.partitioned and not self.derived and not is_cut and not is_renamed and not is_typed
 
     @property
     def source_names(self) -> dict[str, str]:

@@ -19,7 +19,9 @@ from training.stage_table import REFIT, TABLE, TRIAL
 
 _NOT_OF_THE_ROWS: Final = frozenset({"wait", "suite"})
 _NOT_OF_THE_CELLS: Final = frozenset({"known", "because"})
-_PLACES: Final = frozenset({"uri", "kind", "settings", "source_name", "generated", "stored_as", "scale", "zone"})
+_PLACES: Final = frozenset(
+    {"uri", "kind", "settings", "source_name", "generated", "stored_as", "scale", "zone", "number_format", "missing"}
+)
 _NOT_OF_THE_CHECKS: Final = frozenset({"memory"})
 _NOT_OF_THE_WEIGHTS: Final = frozenset(
     {"placement", "checkpoint", "activation_checkpointing", "replica_check_steps", "straggler_ratio", REFIT}

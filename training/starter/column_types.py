@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import duckdb
 
 from training.sql.expressions import literal, quoted
+from training.sql.number_texts import NumberForm
+from training.starter.number_forms import MARKERS, STRAY_SHARE, Texts, markers_of, numbers_of
 
-MARKERS: Final = ("NA", "N/A", "n/a", "NaN", "nan", "null", "NULL", "None", "?", "-", ".")
-"""Texts that other programs write for a missing number."""
 DAY: Final = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
-CLOCK: Final = r"[0-9]{2}:[0-9]{2}(:[0-9]{2}([.][0-9]{1,6})?)?"
-INTEGER: Final = r"-?(0|[1-9][0-9]*)"
-NUMBER: Final = r"-?([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][-+]?[0-9]+)?"
-INSTANT: Final = rf"{DAY}[T ]{CLOCK}(Z|[+-][0-9]{{2}}(:?[0-9]{{2}})?)"
-LOCAL: Final = rf"{DAY}[T ]{CLOCK}"
+SECONDS: Final = "[0-9]{2}:[0-9]{2}(:[0-9]{2}([.][0-9]{1,%d})?)?"
+CLOCK: Final = SECONDS % 6
+FINE_CLOCK: Final = SECONDS % 9
+"""To the nanosecond, as .NET, Java and Go write times; a source reads microseconds."""
+OFFSET: Final = "(Z|[+-][0-9]{2}(:?[0-9]{2})?)"
+INTEGER: Final = r"\s*-?(0|[1-9][0-9]*)\s*"
+NUMBER: Final = r"\s*-?([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][-+]?[0-9]+)?\s*"
+INSTANT: Final = rf"{DAY}[T ]{CLOCK}{OFFSET}"
+LOCAL: Final = rf"{DAY}[T ]{FINE_CLOCK}"
+THOUSANDS: Final = r"-?[1-9][0-9]{0,2}([.][0-9]{3})+"
 SQL_TYPES: Final = {
     "int64": "BIGINT",
     "double": "DOUBLE",
@@ -41,32 +46,32 @@ class FoundColumn:
     type: str
     """As the YAML names it."""
     num_missing: int
-    marker: str = ""
-    """The text that stands for a missing number in a column of numbers, which is then declared as text."""
+    missing: Sequence[str] = ()
+    """Texts that stand for a missing value."""
+    form: NumberForm | None = None
+    """Of numbers that the file has as texts."""
     is_of_path: bool = False
     """Whether the folders of the files say it, and the files lack it."""
     is_local_time: bool = False
     """A text: a day and a time of day without an offset."""
     keys: Mapping[str, str | int] = field(default_factory=dict)
     """Of Parquet: what its values mean, as the YAML has it."""
+    note: str = ""
+    """What the reader should look at."""
 
     @property
     def is_number(self) -> bool:
-        return bool(self.marker) or self.type in ("int8", "int16", "int32", "int64", "float", "double")
-
-    @property
-    def sql(self) -> str:
-        """The column's value in the view of the rows."""
-        if self.marker:
-            return f"TRY_CAST(nullif({quoted(self.name)}, {literal(self.marker)}) AS DOUBLE)"
-        return quoted(self.name)
+        return self.type in ("int8", "int16", "int32", "int64", "float", "double")
 
 
 def text_column(connection: duckdb.DuckDBPyConnection, name: str, text: str | None = None) -> FoundColumn | str:
-    """Return a column of texts in the narrowest type that all of its cells have; a reason where it has no cells."""
-    text = quoted(name) if text is None else text
-    markers = ", ".join(literal(marker) for marker in MARKERS)
-    counts = counts_of(
+    """Return a column of texts in the narrowest type that all of its cells have; a reason where it has no cells.
+
+    Args:
+        text: SQL of the texts, of a format that has numbers too: a text of digits alone is a name there. None: all cells are texts.
+    """
+    is_typed, text = text is not None, text or quoted(name)
+    known, integers, numbers, booleans, days, instants, locals_, marked, thousands, zeros, digits, num_rows = counts_of(
         connection,
         [
             f"count({text})",
@@ -76,26 +81,47 @@ def text_column(connection: duckdb.DuckDBPyConnection, name: str, text: str | No
             f"count(*) FILTER (regexp_full_match({text}, {literal(DAY)}) AND TRY_CAST({text} AS DATE) IS NOT NULL)",
             f"count(*) FILTER (regexp_full_match({text}, {literal(INSTANT)}) AND TRY_CAST({text} AS TIMESTAMPTZ) IS NOT NULL)",
             f"count(*) FILTER (regexp_full_match({text}, {literal(LOCAL)}) AND TRY_CAST({text} AS TIMESTAMP) IS NOT NULL)",
-            f"count(*) FILTER ({text} IN ({markers}))",
-            f"count(DISTINCT {text}) FILTER ({text} IN ({markers}))",
+            f"count(*) FILTER ({text} IN ({', '.join(map(literal, MARKERS))}))",
+            f"count(*) FILTER (regexp_full_match({text}, {literal(THOUSANDS)}))",
             f"count(*) FILTER (regexp_full_match({text}, '-?0[0-9]+'))",
+            f"count(*) FILTER (regexp_matches({text}, '[0-9]'))",
             "count(*)",
         ],
     )
-    known, integers, numbers, booleans, days, instants, locals_, marked, num_markers, zeros, num_rows = counts
-    missing = num_rows - known
     if not known:
         return "no cell has a value"
-    for kind, count in (("int64", integers), ("boolean", booleans), ("date", days), ("timestamp", instants)):
-        if count == known:
-            return FoundColumn(name=name, type=kind, num_missing=missing)
+    plain = FoundColumn(name=name, type="string", num_missing=num_rows - known, is_local_time=locals_ == known)
+    texts = Texts(connection, name, text, known, marked)
     # 007 is an id, not a number.
-    if numbers == known and not zeros:
-        return FoundColumn(name=name, type="double", num_missing=missing)
-    if marked and num_markers == 1 and numbers and numbers + marked == known and not zeros:
-        ((marker,),) = connection.sql(f"SELECT {text} FROM raw WHERE {text} IN ({markers}) LIMIT 1").fetchall()  # noqa: S608 - quoted
-        return FoundColumn(name=name, type="string", num_missing=missing, marker=str(marker))
-    return FoundColumn(name=name, type="string", num_missing=missing, is_local_time=locals_ == known)
+    kinds = {"int64": integers, "boolean": booleans, "date": days, "timestamp": instants, "double": 0 if zeros else numbers}
+    kind = next((kind for kind, count in kinds.items() if count and count + marked == known), "")
+    if is_typed and kind in ("int64", "boolean"):
+        return plain
+    if kind:
+        other = 'number_format: {decimal: ",", thousands: "."}'
+        note = f"the points in {name} are taken to be before a fraction; if they are between thousands: {other}"
+        return replace(
+            plain,
+            type=kind,
+            num_missing=plain.num_missing + marked,
+            missing=markers_of(texts) if marked else (),
+            form=NumberForm() if is_typed and kind == "double" else None,
+            note=note if kind == "double" and thousands and thousands + integers + marked == known else "",
+        )
+    if zeros or digits + marked < (1 - STRAY_SHARE) * known:
+        return plain
+    found = numbers_of(texts)
+    if found.form is None or (is_typed and found.is_integer and found.form == NumberForm()):
+        return replace(plain, note=found.note)
+    is_plain = found.form == NumberForm() and not is_typed and numbers + found.num_missing == known
+    return replace(
+        plain,
+        type="int64" if found.is_integer else "double",
+        num_missing=plain.num_missing + found.num_missing,
+        missing=found.missing,
+        form=None if is_plain else found.form,
+        note=found.note,
+    )
 
 
 def json_column(connection: duckdb.DuckDBPyConnection, name: str) -> FoundColumn | str:
@@ -109,15 +135,7 @@ def json_column(connection: duckdb.DuckDBPyConnection, name: str) -> FoundColumn
         return "its values are nested"
     types = {_OF_JSON[kind] for kind in kinds}
     if types == {"string"}:
-        found = text_column(connection, name, f"{cell}->>'$'")
-        if isinstance(found, str) or found.type in ("string", "date", "timestamp"):
-            return (
-                found
-                if isinstance(found, str)
-                else FoundColumn(name=name, type=found.type, num_missing=missing, is_local_time=found.is_local_time)
-            )
-        # "1" is not a number in JSON lines.
-        return FoundColumn(name=name, type="string", num_missing=missing)
+        return text_column(connection, name, _text(name, is_json=True))
     if types <= {"int64", "double"}:
         return FoundColumn(
             name=name,
@@ -143,8 +161,17 @@ def path_type(values: Sequence[str | None]) -> str:
     return "string"
 
 
+def _text(name: str, *, is_json: bool) -> str:
+    return f"({quoted(name)}->>'$')" if is_json else quoted(name)
+
+
 def typed(column: FoundColumn, *, is_json: bool) -> str:
-    text = f"({quoted(column.name)}->>'$')" if is_json else quoted(column.name)
+    """Return SQL of a column of texts in its type, with its name."""
+    text = _text(column.name, is_json=is_json)
+    if column.missing:
+        text = f"CASE WHEN {text} NOT IN ({', '.join(map(literal, column.missing))}) THEN {text} END"
+    if column.form is not None:
+        text = column.form.plain(text)
     return f"CAST({text} AS {SQL_TYPES[column.type]}) AS {quoted(column.name)}"
 
 

@@ -226,9 +226,9 @@ def _report(table: FoundTable, time: EventTime, draft: Draft, naming: Naming, pa
     look += [f"{name} is not a feature: {reason}" for name, reason in draft.skipped.items()]
     look += [f"column {shown(name)} is not read: {reason}" for name, reason in table.left_out.items()]
     look += [_stored(column) for column in table.columns.values() if column.keys]
-    for marker in dict.fromkeys(table.columns[column].marker for column in draft.numbers.values()):
-        derived = [name for name, column in draft.numbers.items() if table.columns[column].marker == marker]
-        look.append(f"{shown(marker)} counts as a missing number in {_listed(derived)}")
+    for texts in dict.fromkeys(tuple(column.missing) for column in table.columns.values() if column.missing):
+        names = [column.name for column in table.columns.values() if tuple(column.missing) == texts]
+        look.append(f"{', '.join(map(shown, texts))} {'counts' if len(texts) == 1 else 'count'} as missing in {_listed(names)}")
     if label.missing:
         look.append(f"{shown(label.missing)} in {label.column} counts as a missing label, as it is a missing number in other columns")
     look += [f"{label.num_missing:,} rows without a label are left out"] if label.num_missing else []

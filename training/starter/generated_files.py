@@ -77,8 +77,6 @@ def yaml_text(table: FoundTable, time: EventTime, draft: Draft, naming: Naming) 
         *(["  volume_change: 0.5", "  freshness: 3d"] if draft.is_recent else []),
         "",
         "prepare:",
-        *(["  derive:"] if draft.numbers else []),
-        *(f"    {_number(table, name, column)}" for name, column in draft.numbers.items()),
         "  features:",
         *(f"    {scalar(name)}: {text}" for name, text in draft.features.items()),
         *(f"    # {_comment(name)}: {_comment(reason)}" for name, reason in draft.skipped.items()),
@@ -120,6 +118,7 @@ def _source(table: FoundTable, time: EventTime, draft: Draft, naming: Naming) ->
             *([f"source_name: {json.dumps(column.source_name, ensure_ascii=False)}"] if column.source_name != column.name else []),
             *(f"{key}: {value}" for key, value in column.keys.items()),
             *(["generated: partition_value"] if column.is_of_path else []),
+            *_texts(column),
             *(["nullable: true"] if column.num_missing else []),
             *(["known: after"] if column.name in late else []),
         ]
@@ -131,13 +130,11 @@ def _source(table: FoundTable, time: EventTime, draft: Draft, naming: Naming) ->
         lines += [f"      - {scalar(name)}   # {_comment(reason)}" for name, reason in table.left_out.items()]
     one = "   # no column is the time of a row: all rows count as of this instant" if time.is_constant else ""
     derived = [f"      {scalar(time.name)}: {{type: timestamp, sql: {scalar(time.sql)}}}{one}"] if time.sql else []
-    if draft.label.name != draft.label.column:
-        derived.append(f"      {_number(table, draft.label.name, draft.label.column)}")
     if derived:
         lines += ["    derive:", *derived]
     if draft.label.num_missing:
         because = "a row without a label can neither train nor judge"
-        name = quoted(draft.label.name)
+        name = quoted(draft.label.column)
         text = f"nullif({name}, {literal(draft.label.missing)})" if draft.label.missing else name
         # An empty text is no label either.
         known = f"{text} <> ''" if draft.label.classes else f"{name} IS NOT NULL"
@@ -145,10 +142,16 @@ def _source(table: FoundTable, time: EventTime, draft: Draft, naming: Naming) ->
     return lines
 
 
-def _number(table: FoundTable, name: str, column: str) -> str:
-    """Return a derived column with the numbers of a column of texts, in which one text stands for a missing number."""
-    sql = f"CAST(nullif({quoted(column)}, {literal(table.columns[column].marker)}) AS DOUBLE)"
-    return f"{scalar(name)}: {{type: double, sql: {scalar(sql)}}}"
+def _texts(column: FoundColumn) -> list[str]:
+    """Return the keys that say how the texts of a column are read."""
+    found = []
+    if column.form is not None:
+        form = {"decimal": column.form.decimal, "thousands": column.form.thousands, "unit": column.form.unit}
+        keys = [f"{key}: {json.dumps(text, ensure_ascii=False)}" for key, text in form.items() if text]
+        found.append(f"number_format: {{{', '.join(keys)}}}")
+    if column.missing:
+        found.append(f"missing: [{', '.join(json.dumps(text, ensure_ascii=False) for text in column.missing)}]")
+    return found
 
 
 def _windows(draft: Draft) -> list[str]:
@@ -158,7 +161,7 @@ def _windows(draft: Draft) -> list[str]:
 
 
 def _label(draft: Draft) -> list[str]:
-    found = [f"column: {scalar(draft.label.name)}"]
+    found = [f"column: {scalar(draft.label.column)}"]
     if draft.label.rule:
         found.append(f"rule: {scalar(draft.label.rule)}")
     if draft.label.positive:

@@ -23,8 +23,6 @@ class GuessedLabel:
 
     column: str
     """Of the file."""
-    name: str
-    """In the YAML: the column, or a derived one of numbers."""
     sql: str
     """Over the view of the rows: null where it is missing."""
     task: str
@@ -75,9 +73,9 @@ def label_of(table: FoundTable, name: str, *, task: str = "", positive: str = ""
 
 def _missing_text(table: FoundTable, column: FoundColumn) -> str:
     """Return the text that other columns have for a missing number, if the label's texts have it; else an empty one."""
-    if column.type != "string" or column.marker:
+    if column.type != "string":
         return ""
-    for marker in sorted({each.marker for each in table.columns.values() if each.marker}):
+    for marker in sorted({text for each in table.columns.values() for text in each.missing}):
         if table.value(f"SELECT count(*) FROM rows WHERE {quoted(column.name)} = {literal(marker)}"):  # noqa: S608 - quoted
             return marker
     return ""
@@ -85,7 +83,7 @@ def _missing_text(table: FoundTable, column: FoundColumn) -> str:
 
 def _sql(column: FoundColumn, missing: str = "") -> str:
     """Return the label in SQL; an empty text is none."""
-    plain = f"nullif({column.sql}, '')" if column.type == "string" and not column.marker else column.sql
+    plain = f"nullif({quoted(column.name)}, '')" if column.type == "string" else quoted(column.name)
     return f"nullif({plain}, {literal(missing)})" if missing else plain
 
 
@@ -99,11 +97,10 @@ def _text(column: FoundColumn, found: list[tuple[object, int]], task: str, posit
         raise _refused(column.name, f"it has more than {MAX_CLASSES:,} different values", "derive a text with fewer values")
     if chosen == "binary" and len(classes) != 2:
         raise _refused(column.name, f"it has {len(classes)} classes, a binary label has two", "leave --task out")
-    plain = GuessedLabel(column=column.name, name=column.name, sql=_sql(column), task=chosen, num_missing=missing)
+    plain = GuessedLabel(column=column.name, sql=_sql(column), task=chosen, num_missing=missing)
     if chosen == "multiclass" or is_truth:
         return GuessedLabel(
             column=column.name,
-            name=column.name,
             sql=quoted(column.name),
             task=chosen,
             classes=() if is_truth else classes,
@@ -119,7 +116,6 @@ def _text(column: FoundColumn, found: list[tuple[object, int]], task: str, posit
 def _number(column: FoundColumn, found: list[tuple[object, int]], task: str, missing: int) -> GuessedLabel:
     values = sorted(float(str(value)) for value, _count in found)
     chosen = task or ("binary" if len(values) == 2 else "regression")
-    name = column.name if not column.marker else f"{column.name}_number"
     rule, note = "", ""
     if chosen == "binary":
         if len(values) != 2:
@@ -132,7 +128,7 @@ def _number(column: FoundColumn, found: list[tuple[object, int]], task: str, mis
         raise _refused(column.name, "its values are no classes from 0", "leave --task out, or write the classes as texts")
     elif not task and len(values) <= 20 and all(value.is_integer() for value in values):
         note = f"{column.name} has {len(values)} different whole numbers and is taken as an amount: --task multiclass takes them as classes"
-    return GuessedLabel(column=column.name, name=name, sql=column.sql, task=chosen, rule=rule, num_missing=missing, note=note)
+    return GuessedLabel(column=column.name, sql=quoted(column.name), task=chosen, rule=rule, num_missing=missing, note=note)
 
 
 def _refused(name: str, reason: str, hint: str) -> DataError:

@@ -41,7 +41,7 @@ def _of_presence(table: FoundTable, column: FoundColumn, label: str, rows: str, 
     """A value that is there only for one class: `refund_date` of a refunded order."""
     if is_number or not 0 < column.num_missing < table.num_rows:
         return ""
-    share, naive = _purity(table, f"({column.sql} IS NULL)", label, rows)
+    share, naive = _purity(table, f"({quoted(column.name)} IS NULL)", label, rows)
     return f"whether it is empty gives the label in {share:.1%} of the rows" if share >= SURE and naive < SURE - 0.03 else ""
 
 
@@ -67,8 +67,8 @@ def _purity(table: FoundTable, by: str, label: str, rows: str) -> tuple[float, f
 
 def _of_order(table: FoundTable, column: FoundColumn, label: str, rows: str, *, is_number: bool) -> str:
     """Rank correlation with a number, or the AUC of one class against another."""
-    where = f"WHERE {column.sql} IS NOT NULL AND {label} IS NOT NULL"
-    ranked = f"SELECT rank() OVER (ORDER BY {column.sql}) AS a, {{}} AS b FROM {rows} {where}"  # noqa: S608 - quoted
+    where = f"WHERE {quoted(column.name)} IS NOT NULL AND {label} IS NOT NULL"
+    ranked = f"SELECT rank() OVER (ORDER BY {quoted(column.name)}) AS a, {{}} AS b FROM {rows} {where}"  # noqa: S608 - quoted
     if is_number:
         query = f"SELECT corr(a, b) FROM ({ranked.format(f'rank() OVER (ORDER BY {label})')})"  # noqa: S608 - quoted
         value = table.value(query)
@@ -80,8 +80,8 @@ def _of_order(table: FoundTable, column: FoundColumn, label: str, rows: str, *, 
         return ""
     query = f"""
         WITH numbered AS (
-            SELECT {label} AS class, rank() OVER (ORDER BY {column.sql})
-                + (count(*) OVER (PARTITION BY {column.sql}) - 1) / 2.0 AS place FROM {rows} {where}
+            SELECT {label} AS class, rank() OVER (ORDER BY {quoted(column.name)})
+                + (count(*) OVER (PARTITION BY {quoted(column.name)}) - 1) / 2.0 AS place FROM {rows} {where}
         )
         SELECT sum(place), count(*), (SELECT count(*) FROM numbered) FROM numbered WHERE class = (SELECT min(class) FROM numbered)
     """  # noqa: S608 - quoted

@@ -12,7 +12,6 @@ import numpy as np
 from training.data.features.rounding_loss import SAMPLED_VALUES, WARNED_LOSS, rounding_loss
 from training.errors import DataError
 from training.sql.expressions import quoted
-from training.starter.column_names import free
 from training.starter.column_types import FoundColumn
 from training.starter.command_options import Choices
 from training.starter.keys import is_unique, key_of, may_be_id, num_values
@@ -44,8 +43,6 @@ class Draft:
     key: Sequence[str]
     row_number: str
     """Column with the number of the row in its file, which is part of the key; empty: the key is in the file."""
-    numbers: dict[str, str]
-    """Derived column of numbers to the column with texts that it is made of."""
     late: dict[str, str]
     """Columns that are suspected to be known only after the label, with the reason."""
     skipped: dict[str, str]
@@ -83,7 +80,6 @@ def drafted(table: FoundTable, time: EventTime, label: GuessedLabel, choices: Ch
     is_number = label.task == "regression"
     series = series_of(table, time, zone=choices.zone, excluded=(label.column, *late)) if is_number and first != last else None
     found_key, row_number = key_of(table, time, label, late, choices.key, entities=None if series is None else series.entities)
-    numbers = {_number_name(table, name): name for name in names if table.columns[name].marker and name not in late}
     features, skipped = _features(table, time, names, late, found_key, last - first)
     windows = _windows(table, label, series) if series is not None else {}
     if windows:
@@ -96,7 +92,6 @@ def drafted(table: FoundTable, time: EventTime, label: GuessedLabel, choices: Ch
         label=label,
         key=found_key,
         row_number=row_number,
-        numbers=numbers,
         late=late,
         skipped=skipped,
         features=features,
@@ -112,6 +107,7 @@ def drafted(table: FoundTable, time: EventTime, label: GuessedLabel, choices: Ch
             *notes,
             *(_few_times(table, time, found_key, test_rows) if first != last else ()),
             *_notes(table, time, row_number),
+            *(column.note for column in table.columns.values() if column.note),
             *([NO_STEP] if is_number and series is None and is_unique(table, [time.instant]) else []),
         ],
     )
@@ -165,7 +161,7 @@ def _features(
         if reason:
             skipped[name] = reason
         else:
-            features[_number_name(table, name) if column.marker else name] = chosen
+            features[name] = chosen
     parts = ["day_of_week"] if length >= 2 * WEEK else []
     if _median_gap(table, time) < DAY and length >= 2 * DAY:
         parts.insert(0, "hour")
@@ -198,7 +194,7 @@ def _feature(table: FoundTable, column: FoundColumn, *, is_key: bool) -> tuple[s
 
 def _number_transform(table: FoundTable, column: FoundColumn) -> str:
     """Return the transform of numbers: one that subtracts the mean where cells of 32 bits would lose digits."""
-    query = f"SELECT value FROM (SELECT CAST({column.sql} AS DOUBLE) AS value FROM rows) WHERE isfinite(value)"  # noqa: S608 - quoted
+    query = f"SELECT value FROM (SELECT CAST({quoted(column.name)} AS DOUBLE) AS value FROM rows) WHERE isfinite(value)"  # noqa: S608 - quoted
     values = table.connection.sql(f"{query} USING SAMPLE {SAMPLED_VALUES} ROWS (reservoir, 1)").fetchnumpy()["value"]
     is_lossy = len(values) and rounding_loss(np.asarray(values))[0] > WARNED_LOSS
     return "{transform: standard, fill: keep}" if is_lossy else "{transform: number}"
@@ -208,10 +204,6 @@ def _independent(table: FoundTable, key: Sequence[str], choices: Choices) -> Seq
     """Return the columns of what is independent: the groups of a split by group, else the rows."""
     groups = table.find(choices.split_column) if choices.split == "group" else None
     return key if groups is None else [groups.name]
-
-
-def _number_name(table: FoundTable, name: str) -> str:
-    return free(f"{name}_number", table.taken)
 
 
 def _median_gap(table: FoundTable, time: EventTime) -> timedelta:
@@ -229,12 +221,12 @@ def _windows(table: FoundTable, label: GuessedLabel, series: Series) -> dict[str
     """Return lags of the label: a row's label is known one step later."""
     step = max(series.step, timedelta(seconds=1))
     by, known = f"by: {flow_list([*series.entities])}", f"available_after: {duration(step)}"
-    found = {"last_value": f"{{kind: lag, column: {scalar(label.name)}, {by}, rows: 1, {known}}}"}
+    found = {"last_value": f"{{kind: lag, column: {scalar(label.column)}, {by}, rows: 1, {known}}}"}
     for name, length in (("day_before", DAY), ("week_before", WEEK)):
         if step < length:
             tolerance = f"tolerance: {duration(step)}"
-            found[name] = f"{{kind: lag, column: {scalar(label.name)}, {by}, time: {duration(length)}, {tolerance}, {known}}}"
-    found["recent_mean"] = f"{{kind: rolling, function: mean, column: {scalar(label.name)}, {by}, rows: 7, {known}}}"
+            found[name] = f"{{kind: lag, column: {scalar(label.column)}, {by}, time: {duration(length)}, {tolerance}, {known}}}"
+    found["recent_mean"] = f"{{kind: rolling, function: mean, column: {scalar(label.column)}, {by}, rows: 7, {known}}}"
     return {name if name not in table.columns else f"{name}_": text for name, text in found.items()}
 
 

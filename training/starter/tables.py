@@ -23,6 +23,7 @@ from training.sources.jsonl_reader import first_keys
 from training.sources.size_limits import table_limit_bytes
 from training.spec.reader.yaml import CONTROL
 from training.spec.scalar_types import SourceName
+from training.spec.sections.data import Column
 from training.sql.expressions import hardened, literal, quoted
 from training.starter.column_names import free, identifiers
 from training.starter.column_types import SQL_TYPES, FoundColumn, counts_of, json_column, path_type, text_column, typed
@@ -146,13 +147,7 @@ class _Opening:
         by_file |= {name: {path: _cast(each[c.source_name], c.type) for path, each in values.items()} for name, c in of_path.items()}
         query = self._query(groups, names, by_file)
         if self.parquet is not None:
-            self.connection.execute(f"CREATE VIEW rows AS {query}")
-            first = self.parquet.columns
-            missing = counts_of(self.connection, [f"count(*) FILTER ({quoted(name)} IS NULL)" for name in names.values()], "rows")
-            columns = {
-                name: FoundColumn(name=name, source_name=source, type=first[source].type, num_missing=count, keys=first[source].stored_keys)
-                for (source, name), count in zip(names.items(), missing, strict=True)
-            }
+            columns = self._of_parquet(query, names, list(by_file), self.parquet.columns)
         else:
             columns = self._of_texts(query, names, list(by_file), left_out)
         if not columns:
@@ -229,6 +224,25 @@ class _Opening:
         if self.files.kind == "jsonl":
             return f"read_ndjson_objects({listed}{more}) AS t(c0)"
         return f"read_parquet({listed}{more}) AS t({', '.join(f'c{number}' for number in range(len(header)))})"
+
+    def _of_parquet(
+        self, query: str, names: Mapping[str, str], more: Sequence[str], declared: Mapping[str, Column]
+    ) -> dict[str, FoundColumn]:
+        """Find which texts are numbers; all other columns have their types."""
+        self.connection.execute(f"CREATE VIEW raw AS {query}")
+        missing = counts_of(self.connection, [f"count(*) FILTER ({quoted(name)} IS NULL)" for name in names.values()])
+        found = {}
+        for (source, name), count in zip(names.items(), missing, strict=True):
+            column = FoundColumn(name=name, type=declared[source].type, num_missing=count, keys=declared[source].stored_keys)
+            text = text_column(self.connection, name, quoted(name)) if column.type == "string" else ""
+            if isinstance(text, FoundColumn):
+                column = text if text.form is not None else replace(column, note=text.note)
+            found[name] = replace(column, source_name=source)
+        selected = [quoted(name) if column.form is None else typed(column, is_json=False) for name, column in found.items()]
+        selected += map(quoted, more)
+        if found:
+            self.connection.execute(f"CREATE VIEW rows AS SELECT {', '.join(selected)} FROM raw")  # noqa: S608 - quoted
+        return found
 
     def _of_texts(self, query: str, names: Mapping[str, str], more: Sequence[str], left_out: dict[str, str]) -> dict[str, FoundColumn]:
         """Find the types of texts, each by all rows."""

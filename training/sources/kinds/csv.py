@@ -19,7 +19,7 @@ class CsvSource(FileSource):
                 `source.too_large`, by the size of the file, decompressed.
         """
         # Imported here: operators list files, and need no Arrow for it.
-        from training.sources.arrow_schema import ARROW_TYPES, declared_columns
+        from training.sources.arrow_schema import declared_columns, types_in_file
         from training.sources.compression import plain_file
         from training.sources.csv_reader import read_csv, read_header
         from training.sources.size_limits import check_size
@@ -29,7 +29,7 @@ class CsvSource(FileSource):
         path = plain_file(copied, folder, source=part.uri, limit_bytes=limit_bytes)
         check_size(path.stat().st_size, limit_bytes, what=part.uri)
         present = declared_columns(contract, read_header(path, source=part.uri), source=part.uri)
-        types = {name: ARROW_TYPES[contract.columns[name].type] for name in present}
+        types = types_in_file(contract, present)
         table = read_csv(path, types, source=part.uri, may_be_empty=contract.partition is not None)
         return PartContent(table, f"sha256:{file_digest(copied)}")
 

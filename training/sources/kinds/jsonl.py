@@ -20,7 +20,7 @@ class JsonLinesSource(FileSource):
                 ignored; of `plain_file` and `first_keys`; while the rows are read, those of `read_jsonl`.
         """
         # Imported here: operators list files, and need no Arrow for it.
-        from training.sources.arrow_schema import ARROW_TYPES, declared_columns
+        from training.sources.arrow_schema import declared_columns, types_in_file
         from training.sources.compression import plain_file
         from training.sources.jsonl_reader import first_keys, read_jsonl
         from training.store.objects import file_digest
@@ -34,7 +34,7 @@ class JsonLinesSource(FileSource):
             # A file without rows names no columns.
             keys = list(contract.columns)
         present = declared_columns(contract, keys, source=part.uri)
-        types = {name: ARROW_TYPES[contract.columns[name].type] for name in present}
+        types = types_in_file(contract, present)
         return PartContent(read_jsonl(path, keys, types, source=part.uri), f"sha256:{file_digest(copied)}")
 
 

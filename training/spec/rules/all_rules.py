@@ -40,6 +40,7 @@ from training.spec.rules.rule_problems import Rule, Violation, violations
 from training.spec.rules.splits import split_columns_fit, split_keys_fit, strata_exist
 from training.spec.rules.stored_columns import stored_columns_fit
 from training.spec.rules.target_encoding import label_has_a_mean
+from training.spec.rules.text_columns import text_columns_fit
 from training.spec.rules.training import (
     compression_fits,
     elastic_fits,
@@ -348,6 +349,7 @@ RULES: Final[tuple[Rule, ...]] = (
     partitions_fit,
     generated_columns_fit,
     stored_columns_fit,
+    text_columns_fit,
     split_keys_fit,
     split_columns_fit,
     strata_exist,

@@ -53,6 +53,18 @@ Sql = Annotated[str, Field(min_length=1, max_length=4000)]
 MAX_COLUMNS: Final = 2000
 
 
+class NumberFormat(Section):
+    """How numbers are written in a column of texts. A text in another form is refused. Blanks around a number are allowed, a plus, and
+    an exponent; `12 %` is 12."""
+
+    decimal: Literal[".", ","] = "."
+    """Before the fraction."""
+    thousands: Literal["", ".", ",", " ", "'"] = ""
+    """Between groups of three digits. Example: `"."`."""
+    unit: Annotated[str, Field(max_length=20, pattern=r"^[^\s\d+-]*$")] = ""
+    """Before or behind each number, and not read. Example: `"€"`."""
+
+
 class Column(Section):
     """A column of the file; others than these and the ignored ones are refused. Its key is its name after reading."""
 
@@ -78,6 +90,11 @@ class Column(Section):
     zone: TimeZone | None = None
     """Of Parquet, of type timestamp: where the clock of times without a zone is. Example: `Europe/Berlin`."""
 
+    number_format: NumberFormat | None = None
+    """How the numbers are written, where the file has them as texts: `1.234,50 €`."""
+    missing: Annotated[tuple[str, ...], Field(strict=False, max_length=20)] = ()
+    """Texts that stand for a missing value, as the file has them. Example: `["NA", "?"]`."""
+
     def name_at_source(self, name: str) -> str:
         """Return what the source calls the column whose key is `name`."""
         return name if self.source_name is None else self.source_name
@@ -91,6 +108,11 @@ class Column(Section):
     @property
     def is_in_file(self) -> bool:
         return self.generated is None
+
+    @property
+    def is_text_in_file(self) -> bool:
+        """Whether the file's texts are converted after they are read."""
+        return self.number_format is not None or bool(self.missing)
 
 
 class JoinedColumn(Column):

@@ -46,6 +46,7 @@ CHANGES: list[tuple[str, str, str, set[str]]] = [
     (F, "freshness: 36h", "freshness: 36h\n  unknown_labels: 0.2", {"validate"}),
     (F, "carrier: {type: string}", "carrier: {type: string, source_name: null}", set()),
     (F, "carrier: {type: string}", "carrier: {type: string, source_name: Carrier}", {"ingest"}),
+    (F, "carrier: {type: string}", 'carrier: {type: string, missing: ["?"]}', {"ingest"}),
     (F, "hour: {type: int64, known: after}", "hour: {type: int64, known: after, generated: row_number}", {"ingest"}),
     (R, "shown_at: {type: timestamp}", "shown_at: {type: timestamp, zone: Europe/Berlin}", {"ingest"}),
     (F, "test: 7d}", "test: 7d, end: window}", set()),

@@ -89,7 +89,7 @@ def test_nearly_random_columns_are_not_suspected(tmp_path: Path, capsys: pytest.
     assert found(csv_of(rows, tmp_path / "orders.csv"), capsys, to=tmp_path / "to")["suspected"] == {}
 
 
-def test_ids_with_leading_zeros_and_numbers_with_a_marker_have_types_that_lose_nothing(
+def test_ids_with_leading_zeros_are_texts_and_numbers_with_a_word_for_missing_ones_are_numbers(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = with_column("zip", lambda number, _row: f"{number % 40:05d}")
@@ -98,8 +98,8 @@ def test_ids_with_leading_zeros_and_numbers_with_a_marker_have_types_that_lose_n
     result = found(file, capsys, to=tmp_path / "to")
     yaml = Path(result["written"]["yaml"]).read_text(encoding="utf-8")
     assert "      zip: {type: string}\n" in yaml
-    assert 'weight_number: {type: double, sql: "CAST(nullif(\\"weight\\", \'NA\') AS DOUBLE)"}' in yaml
-    assert {"zip", "weight_number", "member"} <= set(result["features"])
+    assert '      weight: {type: int64, missing: ["NA"], nullable: true}\n' in yaml
+    assert {"zip", "weight", "member"} <= set(result["features"])
     assert checked_with_data(result, file, tmp_path / "to", monkeypatch) == 0
 
 
@@ -216,14 +216,14 @@ def test_later_models_of_a_table_without_a_time_are_judged_by_independent_rows_o
     capsys.readouterr()
 
 
-def test_label_with_a_marker_for_missing_numbers_is_derived(
+def test_rows_whose_label_is_a_word_for_a_missing_number_are_left_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = [{**row, "outcome": "NA" if number % 10 == 0 else number % 37 * 1.5} for number, row in enumerate(ROWS)]
     file = csv_of(rows, tmp_path / "orders.csv")
     result = found(file, capsys, to=tmp_path / "to")
     assert result["label"]["task"] == "regression"
-    assert "label: {column: outcome_number}" in Path(result["written"]["yaml"]).read_text(encoding="utf-8")
+    assert 'where: {sql: "\\"outcome\\" IS NOT NULL"' in Path(result["written"]["yaml"]).read_text(encoding="utf-8")
     assert checked_with_data(result, file, tmp_path / "to", monkeypatch) == 0
 
 
