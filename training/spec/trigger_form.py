@@ -15,7 +15,7 @@ from training.contracts import JsonObject, JsonValue, json_object
 from training.errors import Problem, shown
 from training.spec.descriptors.families import FAMILIES
 from training.spec.pipeline_spec import PipelineSpec
-from training.spec.reader.overrides import SNAPSHOT_PATTERN, EvaluateOverrides, PlacementOverrides, TrainOverrides
+from training.spec.reader.overrides import SNAPSHOT_PATTERN, EvaluateOverrides
 from training.spec.reader.problems import nearest
 from training.spec.schedule.instants import AS_OF_PATTERN
 from training.spec.sections.evaluation import Evaluate
@@ -46,6 +46,7 @@ def params_schema(spec: PipelineSpec) -> dict[str, dict[str, JsonValue]]:
         "promote": _PROMOTE,
         "snapshot": _SNAPSHOT,
         "registration": _REGISTRATION,
+        "data": _data_schema(spec),
         "train": _train_schema(spec.train),
         "evaluate": _evaluate_schema(spec),
         **_study_schema(spec),
@@ -61,6 +62,8 @@ def unknown_keys(schemas: Mapping[str, JsonObject], conf: JsonObject) -> Iterato
     waiting: list[tuple[str, Any, JsonValue]] = [(name, schemas[name], value) for name, value in conf.items() if name in schemas]
     while waiting:
         place, schema, value = waiting.pop()
+        if "then" in schema and isinstance(value, dict):
+            schema = schema["then"] if value.get("model") in (None, *schema["if"]["properties"]["model"]["enum"]) else {}
         known = schema.get("properties", {})
         for key, inner in value.items() if isinstance(value, dict) else ():
             field = f"{place}.{key[:80]}"
@@ -124,24 +127,26 @@ def _study_schema(spec: PipelineSpec) -> dict[str, dict[str, JsonValue]]:
     return {"tune": {"title": "Study", "description": text, "type": "object", "default": {}}}
 
 
+def _data_schema(spec: PipelineSpec) -> dict[str, JsonValue]:
+    window = json_object(json_object(spec.model_dump(mode="json", include={"data": {"source": {"window"}}})["data"])["source"])
+    source = _section("Source", "", {"window": {"type": ["null", "string"], "default": window["window"]}})
+    return _section("Data", "Overrides of `data` for this run alone: source.window.", {"source": source})
+
+
 def _train_schema(train: Train) -> dict[str, JsonValue]:
+    """Keys and settings are those of the spec's family; of another one that a trigger names, the run's first task knows them."""
     facts = FAMILIES.get(train.model)
-    names = [name for name in TrainOverrides.model_fields if facts is None or name not in facts.ignored_keys]
+    names = [name for name in Train.model_fields if facts is None or name not in facts.ignored_keys]
+    values = train.model_dump(mode="json", by_alias=True, exclude={"placement": {"pool"}})
     properties: dict[str, dict[str, JsonValue]] = {}
     for name in names:
-        title, description = _TITLES[name]
-        schema = _settings_schema(train) if name == "settings" else _property(_schema_of(Train), name, _value(train, name))
-        properties[name] = {"title": title, **schema}
-        if description:
-            properties[name]["description"] = description
-    return _section("Training", f"Overrides of `train` for this run alone: {', '.join(names)}.", properties)
-
-
-def _value(train: Train, name: str) -> JsonValue:
-    if name == "placement":
-        return train.placement.model_dump(mode="json", include=set(PlacementOverrides.model_fields))
-    value: JsonValue = getattr(train, name)
-    return value
+        title, description = _TITLES.get(name, ("", ""))
+        schema = _settings_schema(train) if name == "settings" else _property(_schema_of(Train), name, values[name])
+        texts = {"title": title, "description": description}
+        properties[name] = {**{key: text for key, text in texts.items() if text}, **schema}
+    section = _section("Training", f"Overrides of `train` for this run alone: {', '.join(names)}.", properties)
+    own = {key: section.pop(key) for key in ("properties", "additionalProperties")}
+    return {**section, "if": {"properties": {"model": {"enum": [train.model, None]}}}, "then": own}
 
 
 def _settings_schema(train: Train) -> dict[str, JsonValue]:
@@ -175,8 +180,11 @@ def _property(model: JsonObject, name: str, value: JsonValue) -> dict[str, JsonV
     own = json_object(json_object(model["properties"])[name])
     # An optional key is an anyOf with null in pydantic's schema; forms want one type, or a list of them.
     branches = own.get("anyOf")
-    parts = [json_object(part) for part in branches] if isinstance(branches, list) else [own]
-    branch = next((part for part in parts if part.get("type") != "null"), own)
+    parts = [part for each in branches if (part := json_object(each)).get("type") != "null"] if isinstance(branches, list) else [own]
+    if len(parts) > 1:
+        # A word or a section, such as `auto`: the run's first task checks it.
+        return {"default": value}
+    branch = parts[0]
     if "$ref" in branch:
         section = {**json_object(json_object(model["$defs"])[str(branch["$ref"]).rpartition("/")[2]]), "$defs": model["$defs"]}
         inner = {key: {**_nullable(_property(section, key, part)), "default": part} for key, part in json_object(value).items()}
@@ -189,6 +197,8 @@ def _property(model: JsonObject, name: str, value: JsonValue) -> dict[str, JsonV
 
 
 def _nullable(schema: JsonObject) -> dict[str, JsonValue]:
+    if "type" not in schema:
+        return dict(schema)
     kind, values = schema["type"], schema.get("enum")
     # An enumeration refuses what it does not list, null too.
     listed: dict[str, JsonValue] = {"enum": [*values, None]} if isinstance(values, list) and None not in values else {}

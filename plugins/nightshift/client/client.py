@@ -142,7 +142,7 @@ class Client:
             snapshot: dataset version instead of the sources.
             force: do the work of every stage again.
             promote: decide about the model; otherwise the run ends with its evaluation.
-            overrides: section (`train`, `evaluate`, `tune`) to keys and values.
+            overrides: section (`data`, `train`, `evaluate`, `tune`) to keys and values.
             key: of the request; the same key starts one run, also from another process. None: a new one.
         """
         body = {"as_of": as_of, "snapshot": snapshot, "force": force, "promote": promote, **(overrides or {})}

@@ -37,7 +37,7 @@ from training.format import NOTHING, brief, finite
 from training.sanitizing import for_terminal
 
 LIMIT: Final = 20
-SECTIONS: Final = ("train", "evaluate", "tune")
+SECTIONS: Final = ("data", "train", "evaluate", "tune")
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -82,7 +82,11 @@ def declare_restore(parser: argparse.ArgumentParser) -> None:
 def add_set_option(parser: argparse.ArgumentParser) -> None:
     """Add what `overrides_of` reads."""
     parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="a key of train, evaluate or tune; the value is JSON, or a word"
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a key that a trigger may change (docs/api.md); the value is JSON, or a word",
     )
 
 

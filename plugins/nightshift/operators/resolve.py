@@ -25,7 +25,7 @@ from training.runtime.provenance import git_state
 from training.sources.listing import previous_snapshot
 from training.sources.schema_changes import in_words, schema_changes
 from training.sources.table_contract import contracts_of
-from training.spec import PipelineSpec, RunParameters, apply_overrides, check_not_future, freeze, load_spec, settle_as_of
+from training.spec import PipelineSpec, RunParameters, apply_overrides, check_not_future, freeze, load_spec, settle_as_of, spec_part
 from training.spec.registration import registered_spec
 from training.spec.uris import unset_webhook
 from training.store import Store
@@ -60,7 +60,8 @@ class ResolveOperator(BaseOperator):
         try:
             check_run_id(run.run_id)
             settings = Settings.from_environment()
-            spec, parameters = apply_overrides(load_spec(Path(self.spec_path)), run.conf or {})
+            of_yaml = load_spec(Path(self.spec_path))
+            spec, parameters = apply_overrides(of_yaml, run.conf or {})
             spec = self._judged_alone(spec, parameters, run.dag_id)
             chosen = None if parameters.snapshot is None else find_snapshot(spec, parameters, settings)
             as_of = self.as_of(context, spec, parameters.as_of) if chosen is None else chosen.as_of
@@ -91,7 +92,8 @@ class ResolveOperator(BaseOperator):
             # The decision about the model records them.
             settled["overrides"] = overrides
         if parameters.overrides:
-            self.log.info("overrides of this run: %s", ", ".join(f"{key} {value}" for key, value in parameters.overrides.items()))
+            listed = ", ".join(f"{key} {value}" for key, value in parameters.overrides.items())
+            self.log.info("overrides of this run: %s; %s", listed, _new_work(of_yaml, declared))
         if chosen is not None:
             settled["snapshot"] = {"uri": chosen.uri, "digest": chosen.digest}
             self.log.info("the run takes snapshot %s instead of its sources", chosen.version)
@@ -173,6 +175,15 @@ class ResolveOperator(BaseOperator):
         """Return the instant whose past the run may see; `parameter` is the trigger's."""
         run = context["dag_run"]
         return settle_as_of(spec, parameter=parameter, logical_date=run.logical_date, run_after=run.run_after)
+
+
+def _new_work(of_yaml: PipelineSpec, spec: PipelineSpec) -> str:
+    """Return what the overrides of a run change about its work."""
+    # The number of processes is an input of the training's work of its own.
+    sizes = {each.train.placement.world_size for each in (of_yaml, spec)}
+    parts = [(stage, spec_part(spec, stage) != spec_part(of_yaml, stage)) for stage in spec.stages]
+    changed = [stage for stage, differs in parts if differs or (stage == "train" and len(sizes) > 1)]
+    return f"its work is another than the YAML's from {changed[0]} on" if changed else "its work is that of the YAML"
 
 
 def _recorded(parameters: RunParameters, snapshot: str | None) -> dict[str, JsonValue]:

@@ -1,6 +1,14 @@
 """A trigger's parameters, checked by the spec's own models before anything starts.
 
-They are `{as_of, force, promote, snapshot, registration: {…}, train: {…}, evaluate: {…}, tune: {…}}`.
+They are `{as_of, force, promote, snapshot, registration: {…}, data: {source: {window}}, train: {…}, evaluate: {…}, tune: {…}}`. Of the
+spec's sections it takes:
+
+    data      source.window
+    train     all keys but placement.pool, and no class of one's own as its model
+    evaluate  the thresholds: `EvaluateOverrides`
+    tune      all keys
+
+What says which code runs, and what Airflow knows before a run begins, is the YAML's alone.
 
 Airflow enforces the JSON Schema of its Params, which lets unknown keys, NaN, wrong dates and rules across keys pass.
 """
@@ -13,12 +21,13 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from pydantic import Field, ValidationError
 
 from training.contracts import JsonObject, JsonValue, json_object
 from training.errors import Problem, SpecError, shown
+from training.spec.descriptors.families import FAMILIES
 from training.spec.pipeline_spec import PipelineSpec
 from training.spec.reader.loader import check_values
 from training.spec.reader.problems import in_order, problems_of
@@ -33,36 +42,8 @@ SNAPSHOT_PATTERN: Final = "^([0-9a-f]{16}|[0-9a-f]{64})$"
 """The version of a snapshot, or its whole digest."""
 
 
-class PlacementOverrides(Section):
-    """Resources of one run's training. The pool of its task is the YAML's: Airflow knows it before a run begins."""
-
-    nodes: int | None = None
-    processes_per_node: int | None = None
-    cpus: float | None = None
-    memory: str | None = None
-    gpus: int | None = None
-    accelerator: str | None = None
-    shared_memory: str | None = None
-    min_nodes: int | None = None
-    spot: bool | None = None
-    topology: str | None = None
-    priority: str | None = None
-
-
-class TrainOverrides(Section):
-    """What a trigger may change for one run; absent or null: as the spec says."""
-
-    epochs: int | None = None
-    batch_size: int | None = None
-    learning_rate: float | None = None
-    weight_decay: float | None = None
-    seed: int | None = None
-    early_stopping: int | None = None
-    from_checkpoint: str | None = None
-    placement: PlacementOverrides = Field(default_factory=PlacementOverrides)
-    """Those given replace the spec's, the others stay."""
-    settings: dict[str, object] | None = None
-    """The family's own: those given replace the spec's, the others stay."""
+MERGED: Final = ("placement", "checkpoint", "settings")
+"""Mappings of `train` of which a trigger replaces single keys; others it replaces whole."""
 
 
 class EvaluateOverrides(Section):
@@ -84,6 +65,15 @@ class EvaluateOverrides(Section):
     checks: dict[str, object] = Field(default_factory=dict)
 
 
+class SourceOverrides(Section):
+    window: str | None = None
+    """Of a run that takes a new snapshot; one that is named has its rows."""
+
+
+class DataOverrides(Section):
+    source: SourceOverrides = Field(default_factory=SourceOverrides)
+
+
 class Overrides(Section):
     as_of: Annotated[str, Field(max_length=40)] | None = None
     force: bool = False
@@ -92,7 +82,9 @@ class Overrides(Section):
     """Version or digest of an existing snapshot of the pipeline, which the run takes instead of its sources."""
     registration: Registration | None = None
     """A model from outside, which the run judges instead of training one."""
-    train: TrainOverrides = Field(default_factory=TrainOverrides)
+    data: DataOverrides = Field(default_factory=DataOverrides)
+    train: dict[str, object] = Field(default_factory=dict)
+    """Keys of the spec's `train` that this run replaces; null: as the spec says, but in `settings`, where it is a value."""
     evaluate: EvaluateOverrides = Field(default_factory=EvaluateOverrides)
     tune: dict[str, object] = Field(default_factory=dict)
     """Keys of the spec's `tune` that this run replaces: the space, the objective."""
@@ -138,6 +130,7 @@ def apply_overrides(spec: PipelineSpec, conf: Mapping[str, object]) -> tuple[Pip
     try:
         changed = _changed(spec, overrides)
         problems += [*_without_effect(overrides, _differences(spec, changed)), *_of_another_pool(spec, changed)]
+        problems += _of_the_yaml_alone(spec, changed)
     except SpecError as err:
         problems += [_as_conf(problem, spec) for problem in err.problems]
     if problems:
@@ -181,22 +174,48 @@ def _of_another_pool(spec: PipelineSpec, changed: PipelineSpec) -> list[Problem]
     return [Problem(code="field.conflict", message=message, hint=hint, field="train.placement.gpus")]
 
 
+def _of_the_yaml_alone(spec: PipelineSpec, changed: PipelineSpec) -> list[Problem]:
+    """Return a problem for each key that a trigger may not change."""
+    found = {}
+    if changed.train.model != spec.train.model and FAMILIES.get(changed.train.model) is None:
+        found["train.model"] = "names a class of your own: which code runs is the YAML's alone"
+    if changed.train.placement.pool != spec.train.placement.pool:
+        found["train.placement.pool"] = "is the YAML's alone: Airflow knows the pool before a run begins"
+    return [Problem(code="conf.unknown_key", message=message, hint="set it in the YAML", field=key) for key, message in found.items()]
+
+
 def _changed(spec: PipelineSpec, overrides: Overrides) -> PipelineSpec:
     if overrides.tune and spec.tune is None:
         problem = Problem(code="conf.unknown_key", message="the pipeline has no study to change", hint="add tune to its YAML", field="tune")
         raise SpecError(SOURCE, [problem])
     values = spec.model_dump(mode="json", by_alias=True)
-    train = overrides.train.model_dump(exclude={"settings"}, exclude_none=True)
-    train["placement"] = values["train"]["placement"] | train["placement"]
-    # A null within settings is a value: only the user's model knows its meaning.
-    settings = values["train"]["settings"] | (overrides.train.settings or {})
     whole = {
         **values,
-        "train": {**values["train"], **train, "settings": settings},
+        "data": _data_with(values["data"], overrides.data.source),
+        "train": _train_with(values["train"], overrides.train),
         "evaluate": _evaluate_with(values["evaluate"], _given(overrides.evaluate.model_dump())),
         "tune": values["tune"] | overrides.tune if overrides.tune else values["tune"],
     }
     return spec if whole == values else check_values(whole, SOURCE)
+
+
+def _data_with(values: JsonObject, given: SourceOverrides) -> JsonObject:
+    return values if given.window is None else {**values, "source": {**json_object(values["source"]), "window": given.window}}
+
+
+def _train_with(values: JsonObject, given: Mapping[str, Any]) -> dict[str, JsonValue]:
+    """Return the section with the keys given. Another family begins with its own settings, without the keys that it has no use for."""
+    # A null within settings is a value: only the user's model knows its meaning.
+    known: dict[str, Any] = {
+        key: value if key == "settings" else _given({"": value})[""] for key, value in given.items() if value is not None
+    }
+    model = known.get("model", values["model"])
+    if model != values["model"]:
+        facts = FAMILIES.get(str(model))
+        unused = {"settings", *(facts.ignored_keys if facts else ())}
+        values = {key: value for key, value in values.items() if key not in unused}
+    merged = {key: {**json_object(values.get(key, {})), **known[key]} for key in MERGED if isinstance(known.get(key), dict)}
+    return {**values, **known, **merged}
 
 
 def _evaluate_with(values: JsonObject, given: JsonObject) -> dict[str, JsonValue]:
@@ -215,7 +234,9 @@ def _given(values: JsonObject) -> dict[str, JsonValue]:
 
 
 def _differences(spec: PipelineSpec, changed: PipelineSpec) -> dict[str, JsonValue]:
-    before, after = (_flat(each.model_dump(mode="json", by_alias=True, include={"train", "evaluate", "tune"})) for each in (spec, changed))
+    before, after = (
+        _flat(each.model_dump(mode="json", by_alias=True, include={"data", "train", "evaluate", "tune"})) for each in (spec, changed)
+    )
     absent = object()
     return {key: after.get(key) for key in (before | after) if before.get(key, absent) != after.get(key, absent)}
 
@@ -275,7 +296,7 @@ def _as_conf(problem: Problem, spec: PipelineSpec) -> Problem:
     if problem.code != "spec.unknown_key":
         return problem
     head, _, key = problem.field.partition(".")
-    sections: dict[str, type[Section]] = {"train": TrainOverrides, "evaluate": EvaluateOverrides, "registration": Registration}
+    sections: dict[str, type[Section]] = {"evaluate": EvaluateOverrides, "registration": Registration}
     if key and ("." in key or head not in sections):
         return dataclasses.replace(problem, code="conf.unknown_key")
     of_run = [name for name in Overrides.model_fields if name != "tune" or spec.tune is not None]

@@ -43,6 +43,7 @@ class StartRun(BaseModel):
     snapshot: str | None = Field(
         default=None, pattern="^[0-9a-f]{16}([0-9a-f]{48})?$", description="Dataset version instead of the sources."
     )
+    data: dict[str, Any] = Field(default_factory=dict, description='Keys of `data`: `{"source": {"window": "60d"}}`.')
     train: dict[str, Any] = Field(default_factory=dict, description="Keys of `train`, resources (`train.placement`) included.")
     evaluate: dict[str, Any] = Field(default_factory=dict, description="Keys of `evaluate`.")
     tune: dict[str, Any] = Field(default_factory=dict, description="Keys of `tune`.")

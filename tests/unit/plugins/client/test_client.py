@@ -208,10 +208,16 @@ def test_a_refusal_is_an_exit_code_and_an_error(capsys: pytest.CaptureFixture[st
 
 
 def test_settings_of_a_line_are_json_or_words() -> None:
-    given = ["train.learning_rate=0.02", "train.placement.gpus=1", "train.optimizer=adamw", 'evaluate.minimum={"auc": 0.7}']
+    given = [
+        "data.source.window=14d",
+        "train.learning_rate=0.02",
+        "train.placement.gpus=1",
+        "train.optimizer=adamw",
+        'evaluate.minimum={"auc": 0.7}',
+    ]
     train = {"learning_rate": 0.02, "placement": {"gpus": 1}, "optimizer": "adamw"}
-    assert overrides_of(given) == {"train": train, "evaluate": {"minimum": {"auc": 0.7}}}
-    for wrong in ("train", "learning_rate=1", "data.window=3", "train.=1", "=1"):
+    assert overrides_of(given) == {"data": {"source": {"window": "14d"}}, "train": train, "evaluate": {"minimum": {"auc": 0.7}}}
+    for wrong in ("train", "learning_rate=1", "prepare.derive=3", "train.=1", "=1"):
         with pytest.raises(SpecError, match=r"\[command\.set\]"):
             overrides_of([wrong])
 

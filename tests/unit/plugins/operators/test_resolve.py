@@ -66,6 +66,21 @@ def test_a_run_id_that_the_store_has_no_folder_for_is_refused_with_the_reason(
         execute(resolve, context_of("resolve", run_id=run_id))
 
 
+@pytest.mark.parametrize(
+    ("conf", "words"),
+    [
+        ({"train": {"placement": {"memory": "3GiB"}, "checkpoint": {"keep": 9}}}, "its work is that of the YAML"),
+        ({"train": {"placement": {"processes_per_node": 1}}}, "its work is another than the YAML's from train on"),
+        ({"data": {"source": {"window": "20d"}}}, "its work is another than the YAML's from ingest on"),
+    ],
+)
+def test_the_log_says_what_the_overrides_of_a_run_change(
+    resolve: ResolveOperator, shop: Path, context_of: Context, execute: Execute, capsys: pytest.CaptureFixture[str], conf: Any, words: str
+) -> None:
+    execute(resolve, context_of("resolve", conf=conf))
+    assert words in capsys.readouterr().out
+
+
 def test_the_training_of_one_run_has_the_resources_that_the_trigger_gives(
     resolve: ResolveOperator, shop: Path, store: Store, context_of: Context, execute: Execute
 ) -> None:

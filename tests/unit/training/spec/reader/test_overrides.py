@@ -13,6 +13,7 @@ from training.spec import PipelineSpec, RunParameters, apply_overrides, params_s
 from training.spec.descriptors.families import FAMILIES
 from training.spec.scalar_types import parse_size
 from training.spec.sections.train import Train
+from training.spec.trigger_form import unknown_keys
 from training.stage_table import STAGES
 
 
@@ -42,9 +43,9 @@ def test_overrides_are_in_the_spec_and_parameters_beside_it(ranking: PipelineSpe
             (
                 {key: "x"},
                 f": {key}: [conf.unknown_key] unknown key '{key}' "
-                f"(a trigger takes as_of, force, promote, snapshot, registration, train, evaluate; all else is the YAML's)",
+                f"(a trigger takes as_of, force, promote, snapshot, registration, data, train, evaluate; all else is the YAML's)",
             )
-            for key in ("image", "cmds", "namespace", "volumes", "env_vars", "pod_template_file", "data")
+            for key in ("image", "cmds", "namespace", "volumes", "env_vars", "pod_template_file", "prepare")
         ),
         ({"as_off": "2026-01-31"}, ": as_off: [conf.unknown_key] unknown key 'as_off' (did you mean as_of?)"),
         ({"train": {"settings": {"hiden": [8]}}}, ": train.settings.hiden: [conf.unknown_key] unknown key 'hiden' (did you mean hidden?)"),
@@ -65,13 +66,16 @@ def test_overrides_are_in_the_spec_and_parameters_beside_it(ranking: PipelineSpe
         ({"as_of": "2026-W05-1T00:00:00Z"}, ": as_of: [as_of.invalid] '2026-W05-1T00:00:00Z' is not a time in this form "),
         ({"as_of": "20260131T000000Z"}, ": as_of: [as_of.invalid] '20260131T000000Z' is not a time in this form "),
         ({"train": {"epoch": 1}}, ": train.epoch: [conf.unknown_key] unknown key 'epoch' (did you mean epochs?)"),
+        ({"train": {"parallel": {"shards": 2}}}, ": train.parallel.shards: [conf.unknown_key] unknown key 'shards' (did you mean shard?)"),
+        ({"train": {"momentum": 0.5}}, ": train.momentum: [field.conflict] momentum has no effect on adamw, "),
+        ({"train": {"model": "rankr"}}, ": train.model: [model.unknown] there is no model 'rankr' "),
         (
-            {"train": {"parallel": {"shard": 2}}},
-            ": train.parallel: [conf.unknown_key] unknown key 'parallel' "
-            "(a trigger takes epochs, batch_size, learning_rate, weight_decay, seed, early_stopping, from_checkpoint, placement, settings; "
-            "all else is the YAML's)",
+            {"train": {"model": "acme.m:Model"}},
+            ": train.model: [conf.unknown_key] names a class of your own: which code runs is the YAML's ",
         ),
-        ({"train": {"placement": {"pool": "gpu"}}}, ": train.placement.pool: [conf.unknown_key] unknown key 'pool' (known: accelerator, "),
+        ({"train": {"placement": {"pool": "gpu"}}}, ": train.placement.pool: [conf.unknown_key] is the YAML's alone: Airflow knows "),
+        ({"data": {"source": {"uri": "x"}}}, ": data.source.uri: [conf.unknown_key] unknown key 'uri' (known: window)"),
+        ({"data": {"source": {"window": "1"}}}, ": data.source.window: [duration.invalid] "),
         ({"train": {"placement": {"nodes": 0}}}, ": train.placement.nodes: [resources.nodes] must be at least 1, got 0"),
         (
             {"train": {"placement": {"memory": "much"}}},
@@ -105,7 +109,8 @@ def test_overrides_are_in_the_spec_and_parameters_beside_it(ranking: PipelineSpe
         ({"force": {1, 2}}, ": [spec.encoding] is not JSON: "),
     ],
 )
-def test_conf_is_refused_in_these_words(ranking: PipelineSpec, conf: dict[str, Any], message: str) -> None:
+def test_conf_is_refused_in_these_words(ranking: PipelineSpec, monkeypatch: pytest.MonkeyPatch, conf: dict[str, Any], message: str) -> None:
+    monkeypatch.setenv("NIGHTSHIFT_MODEL_PACKAGES", "acme")
     (shown,) = refused(ranking, conf)
     assert shown == message or (message.endswith(" ") and shown.startswith(message))
 
@@ -184,19 +189,12 @@ def test_any_conf_is_taken_or_refused_in_words(ranking: PipelineSpec, conf: dict
 
 
 def test_form_has_the_specs_values_as_defaults_and_accepts_them(ranking: PipelineSpec) -> None:
-    schema = params_schema(ranking)
-    assert schema["train"]["default"] == {
-        "epochs": 3,
-        "batch_size": 4096,
-        "learning_rate": 0.02,
-        "weight_decay": 0.5,
-        "seed": 17,
-        "early_stopping": None,
-        "from_checkpoint": None,
-        "placement": ranking.train.placement.model_dump(mode="json", exclude={"pool"}),
-        "settings": {"embedding_dim": 16, "hidden": [64, 32], "dropout": 0.0, "loss": "listwise"},
-    }
-    assert schema["train"]["properties"]["epochs"] == {
+    schema: Any = params_schema(ranking)
+    train = schema["train"]["then"]["properties"]
+    default = {"placement": ranking.train.placement.model_dump(mode="json", exclude={"pool"})}
+    assert schema["train"]["default"] == {**ranking.train.model_dump(mode="json", include=set(train)), **default}
+    assert schema["data"]["default"] == {"source": {"window": "30d"}}
+    assert train["epochs"] == {
         "title": "Epochs",
         "type": "integer",
         "minimum": 1,
@@ -204,8 +202,8 @@ def test_form_has_the_specs_values_as_defaults_and_accepts_them(ranking: Pipelin
         "default": 3,
         "description": "Passes over the training rows; boosting rounds for trees.",
     }
-    assert schema["train"]["properties"]["learning_rate"]["exclusiveMinimum"] == 0
-    assert schema["train"]["properties"]["early_stopping"]["type"] == ["null", "integer"]
+    assert train["learning_rate"]["exclusiveMinimum"] == 0
+    assert train["early_stopping"]["type"] == ["null", "integer"]
     conf = {name: part["default"] for name, part in schema.items()}
     assert apply_overrides(ranking, conf) == (ranking, RunParameters())
 
@@ -238,16 +236,10 @@ def test_resources_given_replace_the_specs_one_by_one(ranking: PipelineSpec) -> 
 
 
 def test_form_leaves_out_what_has_no_effect_on_the_family(flights: PipelineSpec) -> None:
-    schema = params_schema(flights)
-    assert list(schema["train"]["properties"]) == [
-        "epochs",
-        "learning_rate",
-        "seed",
-        "early_stopping",
-        "from_checkpoint",
-        "placement",
-        "settings",
-    ]
+    schema: Any = params_schema(flights)
+    facts = FAMILIES.get(flights.train.model)
+    assert facts is not None
+    assert set(schema["train"]["then"]["properties"]) == Train.model_fields.keys() - set(facts.ignored_keys)
     assert apply_overrides(flights, {name: part["default"] for name, part in schema.items()})[0] == flights
 
 
@@ -275,6 +267,9 @@ def test_settings_and_thresholds_given_replace_the_specs_one_by_one(ranking: Pip
     ("conf", "stages"),
     [
         ({"train": {"settings": {"hidden": [8]}}}, {"train"}),
+        ({"train": {"optimizer": "sgd", "momentum": 0.5, "schedule": "linear", "warmup_steps": 5}}, {"train"}),
+        ({"train": {"parallel": {"shard": 2}}}, {"train"}),
+        ({"data": {"source": {"window": "31d"}}}, {"ingest", "validate", "prepare"}),
         ({"evaluate": {"minimum": {"ndcg@10": 0.2}}}, {"evaluate", "promote"}),
         ({"evaluate": {"confidence": 0.9}}, {"evaluate", "promote"}),
         ({"evaluate": {"confidence": None, "slice_drop": None, "checks": {"drift": None}, "minimum": {"mrr": None}}}, set()),
@@ -285,6 +280,31 @@ def test_overrides_are_new_work_for_the_stages_that_they_concern(ranking: Pipeli
     spec, parameters = apply_overrides(ranking, conf)
     assert {stage for stage in STAGES if spec_part(spec, stage) != spec_part(ranking, stage)} == stages
     assert bool(parameters.overrides) == bool(stages)
+
+
+def test_keys_that_leave_the_weights_as_they_are_are_no_new_work(ranking: PipelineSpec) -> None:
+    conf = {"train": {"checkpoint": {"keep": 5}, "replica_check_steps": 10, "straggler_ratio": 2}}
+    spec, parameters = apply_overrides(ranking, conf)
+    assert set(parameters.overrides) == {"train.checkpoint.keep", "train.replica_check_steps", "train.straggler_ratio"}
+    assert spec.train.checkpoint.every == ranking.train.checkpoint.every
+    assert all(spec_part(spec, stage) == spec_part(ranking, stage) for stage in STAGES)
+
+
+def test_another_family_begins_with_its_own_settings_without_the_keys_that_it_has_no_use_for(ranking: PipelineSpec) -> None:
+    conf: Any = {"train": {"model": "boosted_trees", "settings": {"max_depth": 3}}}
+    spec, parameters = apply_overrides(ranking, conf)
+    facts = FAMILIES.get("boosted_trees")
+    assert facts is not None
+    assert spec.train.settings.items() >= {"max_depth": 3}.items()
+    assert spec.train.settings.keys() == facts.settings.model_fields.keys()
+    assert (spec.train.batch_size, spec.train.learning_rate) == (None, ranking.train.learning_rate)
+    assert parameters.overrides["train.model"] == "boosted_trees"
+    assert refused(ranking, {"train": {"model": "boosted_trees", "batch_size": 10}}) == [
+        ": train.batch_size: [field.conflict] batch_size has no effect on boosted_trees (leave it out)"
+    ]
+    # The form checks the settings of the YAML's family only.
+    jsonschema.validate(conf["train"], params_schema(ranking)["train"])
+    assert not list(unknown_keys(params_schema(ranking), conf))
 
 
 def test_null_in_the_settings_of_an_own_model_is_a_value(flights: PipelineSpec, monkeypatch: pytest.MonkeyPatch) -> None:
