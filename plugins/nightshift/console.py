@@ -51,6 +51,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "backfill": Command("nightshift.client.backfill_command", "run a pipeline for the slots of past days"),
     "compare": Command("nightshift.client.compare_command", "compare two versions or two runs"),
     "gc": Command("training.retention.gc", "show what retention would delete, and delete it"),
+    "erase": Command("training.retention.erase_command", "erase the rows of a person, a run or a snapshot"),
     "doctor": Command("nightshift.doctor.command", "check the installation, and say how to repair it"),
     "completion": Command("nightshift.completion", "print the completion of this command for a shell"),
     "services": Command("devstack.__main__", "show the services that run (in a checkout)"),

@@ -205,10 +205,7 @@ def deprecate(engine: Engine, pipeline: str, version: str, *, by: str, reason: s
         DeniedError: `snapshot.unknown`; `snapshot.deprecated`, by another user or for another reason; `snapshot.reason`.
         UnavailableError: `database.unavailable`.
     """
-    if not reason.strip() or len(reason) > MAX_REASON_CHARS:
-        raise DeniedError("snapshot.reason", "the reason is empty or too long", hint=f"say why, in at most {MAX_REASON_CHARS:,} characters")
-    if fault := free_text_fault(reason):
-        raise DeniedError("snapshot.reason", f"the reason {fault}", hint="remove the character")
+    check_reason(reason)
     known = find_dataset(engine, pipeline, version)
     with database_faults(), Session(engine) as session, session.begin():
         row = session.scalar(_wanted(pipeline, known.version).with_for_update())
@@ -218,6 +215,28 @@ def deprecate(engine: Engine, pipeline: str, version: str, *, by: str, reason: s
             refuse_deprecated(_dataset(row))
             row.deprecated_at, row.deprecated_by, row.deprecated_reason = datetime.now(UTC), by, reason.strip()
     return find_dataset(engine, pipeline, known.version)
+
+
+def check_reason(reason: str) -> None:
+    """Refuse the reason for an order about snapshots that nobody could read a year later.
+
+    Raises:
+        DeniedError: `snapshot.reason`.
+    """
+    if not reason.strip() or len(reason) > MAX_REASON_CHARS:
+        raise DeniedError("snapshot.reason", "the reason is empty or too long", hint=f"say why, in at most {MAX_REASON_CHARS:,} characters")
+    if fault := free_text_fault(reason):
+        raise DeniedError("snapshot.reason", f"the reason {fault}", hint="remove the character")
+
+
+def note_erased(session: Session, digests: Collection[str], *, by: str, reason: str) -> None:
+    """Deprecate the snapshots with these digests, of every pipeline: no run uses one, and none is compared with one."""
+    versions = {digest[:VERSION_DIGITS] for digest in digests}
+    rows = session.scalars(
+        select(DatasetVersionRow).where(DatasetVersionRow.version.in_(versions), DatasetVersionRow.deprecated_by.is_(None))
+    )
+    for row in rows:
+        row.deprecated_at, row.deprecated_by, row.deprecated_reason = datetime.now(UTC), by, f"erased: {reason}"[:MAX_REASON_CHARS]
 
 
 def _wanted(pipeline: str, version: str) -> Select[DatasetVersionRow]:

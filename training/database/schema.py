@@ -54,6 +54,26 @@ class DatasetVersionRow(Base):
     deprecated_reason: Mapped[str | None] = mapped_column(String(2000))
 
 
+class ErasureRow(Base):
+    """One erasure that a person has ordered, written before its deletions. Rows are only ever added: triggers refuse the rest."""
+
+    __tablename__ = "erasure"
+
+    id: Mapped[int] = mapped_column(BigInteger().with_variant(Integer, "sqlite"), primary_key=True)
+    pipeline: Mapped[str] = mapped_column(String(63))
+    target: Mapped[str] = mapped_column(String(512))
+    """`snapshot <digest>`, or the columns of a key."""
+    key_hash: Mapped[str | None] = mapped_column(String(64))
+    """HMAC-SHA-256 of the key's columns and values, by a secret of the store (`collector/erasures`)."""
+    erased_at: Mapped[datetime] = mapped_column(DateTime(timezone=True))
+    erased_by: Mapped[str] = mapped_column(String(512))
+    reason: Mapped[str] = mapped_column(String(2000))
+    counts: Mapped[dict[str, Any]] = mapped_column(JSON)
+    """Kind to number, and the rows."""
+    digests: Mapped[dict[str, Any]] = mapped_column(JSON)
+    """Kind to the digests of its manifests; `part`: of the snapshots' files."""
+
+
 _IS_REQUEST = text("outcome = 'needs_approval'")
 
 

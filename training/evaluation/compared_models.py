@@ -27,6 +27,7 @@ from training.evaluation.raw_rows import Hashes, Ints, found_in
 from training.evaluation.record import Rival
 from training.models.predictor import Predictor, load_predictor
 from training.store import Manifest, Store
+from training.store.condemned import GONE
 
 logger = logging.getLogger(__name__)
 
@@ -132,7 +133,7 @@ def _unseen(
     try:
         theirs = DatasetReader(store, store.manifests.get(store.manifests.uri(digest), kind="dataset"), folder)
     except StoreError as err:
-        if err.code != "object.missing":
+        if err.code not in GONE:
             raise
         return everything, f"its dataset {digest} is gone, so nothing tells which of the test rows it was trained on"
     key = dataset.meta["split"]["key"]

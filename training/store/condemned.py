@@ -8,6 +8,7 @@ object's age says nothing about that. Therefore:
 - A writer looks for that mark before it relies on a key. Where it finds one, it makes the next record of the chain, "kept"; the collector
   makes the next record, "deleting", before it deletes. Records are made by conditional create, so exactly one of the two wins.
 - A writer that finds "deleting" waits until the chain is deleted, and then writes the content as new.
+- What a person has erased is marked "erased", at once and for good: the chain stays, and refuses every writer and reader.
 
 A mark that comes after the writer's look is at least a grace period older than the deletion, and the collector looks for what is reachable
 after it has read the mark's age: it sees the writer's commit. So the grace period must be longer than any stage takes from its first write
@@ -19,10 +20,11 @@ from __future__ import annotations
 import re
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, cast
 
 from training.errors import StoreError
 from training.store import records
@@ -35,9 +37,11 @@ TAKEOVER_SECONDS: Final = 900.0
 """After which a deletion under way is that of a collector that died: longer than a request to the storage and its retries take."""
 POLL_SECONDS: Final = 0.2
 HINT: Final = "delete this file: nothing is lost, the collector marks again what nothing reaches"
+GONE: Final = ("object.missing", "artifact.erased")
+"""Codes of errors about content that is not there."""
 _NUMBERED: Final = re.compile(rf"{PREFIX}/(?P<key>.+)/(?P<number>\d{{10}})\.json")
 
-State = Literal["condemned", "kept", "deleting"]
+State = Literal["condemned", "kept", "deleting", "erased"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +66,7 @@ class Condemned:
         self._sleep = sleep
 
     def put(self, key: str, data: bytes) -> str:
-        """Store what its key names, claimed, in place of other bytes that are there; return its URI."""
+        """Store what its key names, claimed, in place of other bytes that are there; return its URI. Raises as `claim`."""
         self.claim(key)
         if not self._bucket.create(key, data) and self._bucket.find(key) != data:
             self._bucket.replace(key, data)
@@ -75,6 +79,9 @@ class Condemned:
 
         Returns:
             Whether there was a mark: content that was read from the key before may be deleted.
+
+        Raises:
+            StoreError: `artifact.erased`.
         """
         if not self._bucket.exists(_key(key, 1)):
             return False
@@ -82,6 +89,8 @@ class Condemned:
         while True:
             head = self._head(key)
             state = self._state(key, head)
+            if state == "erased":
+                raise _erased(self._bucket.uri(key))
             if state in (None, "kept"):
                 return True
             if state == "condemned" or self._clock() - seen_at >= TAKEOVER_SECONDS:
@@ -118,6 +127,26 @@ class Condemned:
             return None
         return CondemnedMark(key=mark.key, head=mark.head + 1, condemned_at=mark.condemned_at, moved_at=mark.moved_at)
 
+    def erase(self, key: str) -> None:
+        """Mark a key whose content must not be stored again; the caller holds the lease of collections, and deletes the content next."""
+        self.condemn(key)
+        while self._state(key, head := self._head(key)) != "erased":
+            self._move(key, "erased", expected=head)
+
+    @contextmanager
+    def naming_erased(self, key: str) -> Iterator[None]:
+        """Say of content that is missing that it was erased, where it was.
+
+        Raises:
+            StoreError: `artifact.erased`.
+        """
+        try:
+            yield
+        except StoreError as err:
+            if err.code == "object.missing" and self._state(key, self._head(key)) == "erased":
+                raise _erased(self._bucket.uri(key)) from None
+            raise
+
     def state(self, mark: CondemnedMark) -> State | None:
         """Return the newest state of a chain, None where the chain is deleted or has no first record."""
         return None if mark.condemned_at is None else self._state(mark.key, mark.head)
@@ -140,9 +169,9 @@ class Condemned:
             return None
         with records.readable(self._bucket.uri(name), hint=HINT):
             state = records.decode(name, data, uri=self._bucket.uri(name), hint=HINT)["state"]
-            if state not in ("kept", "deleting"):
-                raise ValueError("its state is neither kept nor deleting")
-        return "kept" if state == "kept" else "deleting"
+            if state not in ("kept", "deleting", "erased"):
+                raise ValueError("its state is neither kept, deleting nor erased")
+            return cast("State", state)
 
     def _move(self, key: str, state: State, *, expected: int) -> bool:
         name = _key(key, expected + 1)
@@ -151,3 +180,8 @@ class Condemned:
 
 def _key(key: str, number: int) -> str:
     return f"{PREFIX}/{key}/{number:010d}.json"
+
+
+def _erased(uri: str) -> StoreError:
+    hint = "rows of it were erased on a person's order (docs/retention.md): remove them from the source, then run the pipeline again"
+    return StoreError("artifact.erased", f"{uri} was erased, and is not stored again", hint=hint)

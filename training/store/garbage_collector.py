@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Protocol
 
-from training.errors import LeaseHeldError, LeaseLostError, StoreError, UnavailableError
+from training.errors import LeaseHeldError, LeaseLostError, NightshiftError, StoreError
 from training.store import Store
 from training.store.bucket import Listed
 from training.store.chains import Chain
@@ -122,15 +123,29 @@ class Collector:
         if self._is_dry:
             self._look_and_sweep()
             return self._report
+        with self.alone("done"):
+            self._look_and_sweep()
+        return self._report
+
+    @contextmanager
+    def alone(self, outcome: str) -> Iterator[Callable[[], None]]:
+        """Hold the lease of collections, which ends with `outcome`; yield what has to be called before each deletion.
+
+        Raises:
+            LeaseHeldError: `retention.running`.
+            LeaseLostError: `retention.lost`, also by what it yields.
+            StoreError: `retention.clock`.
+        """
         self._begin()
         try:
-            self._look_and_sweep()
-        except (StoreError, UnavailableError):
+            yield self._check
+        except LeaseLostError:
+            raise
+        except NightshiftError:
             # The lease is given back, so that the next try does not have to wait until it counts as dead.
             self._end("failed")
             raise
-        self._end("done")
-        return self._report
+        self._end(outcome)
 
     def _look_and_sweep(self) -> None:
         # The marks first: a writer that relied on something before it was marked has committed by now, and the look below sees that.
@@ -161,7 +176,7 @@ class Collector:
             self._condemn([(Unit(entry.key, [entry]), _kind_of(found, entry)) for entry in entries if entry.key not in found.reached])
         for mark in self._marks.values():
             # Of what is not there any more.
-            if mark.head == 1 or self._is_abandoned(mark):
+            if mark.head == 1 or (self._is_abandoned(mark) and self._condemned.state(mark) != "erased"):
                 self._clear(mark)
         self._sweep_small({entry.key for entry in contents})
 
@@ -214,7 +229,7 @@ class Collector:
     def _keep(self, key: str, kind: str, size_bytes: int) -> None:
         self._report.add(kind, "kept", size_bytes)
         mark = self._marks.pop(key, None)
-        if mark is not None:
+        if mark is not None and self._condemned.state(mark) != "erased":
             self._clear(mark)
 
     def _drop(self, unit: Unit, kind: str) -> None:
@@ -257,6 +272,10 @@ class Collector:
             return True
         self._check()
         state = self._condemned.state(mark)
+        if state == "erased":
+            # By a process that was killed before it had deleted it.
+            self._drop(unit, kind)
+            return True
         if state == "kept" or (state == "deleting" and not self._is_abandoned(mark)):
             return False
         taken = self._condemned.take(mark)

@@ -168,13 +168,14 @@ class Manifests:
         The root of the URI does not count: records of a store that was moved name its earlier place.
 
         Raises:
-            DataError: `object.missing`, `object.altered`, `manifest.damaged`, `manifest.newer`, or `manifest.kind`.
+            DataError: `object.missing`, `artifact.erased`, `object.altered`, `manifest.damaged`, `manifest.newer`, or `manifest.kind`.
             DeniedError: `store.foreign_uri`, `uri` names no content and is not in this store.
         """
         key, wanted = StoreUri(uri).content_key or self._bucket.key(uri), StoreUri(uri).digest
         manifest = self._kept.get(wanted)
         if manifest is None:
-            data = self._bucket.get(key)
+            with self._condemned.naming_erased(key):
+                data = self._bucket.get(key)
             actual = sha256_hex(data.partition(b"\n")[0])
             if actual != wanted:
                 raise _altered(f"{uri} holds other bytes than its name says: SHA-256 {actual}")

@@ -93,21 +93,22 @@ class Objects:
         """Return the object's bytes.
 
         Raises:
-            DataError: `object.missing`, or `object.altered` when the bytes are not those of the name.
+            DataError: `object.missing`, `artifact.erased`, or `object.altered` when the bytes are not those of the name.
         """
-        return self._checked(self._bucket.get(self.key(digest)), digest)
+        with self._condemned.naming_erased(self.key(digest)):
+            return self._checked(self._bucket.get(self.key(digest)), digest)
 
     def fetch(self, digest: str, path: Path) -> Path:
         """Copy an object to the local file `path`, which appears only once its digest is right.
 
         Raises:
-            DataError: `object.missing` or `object.altered`.
+            DataError: `object.missing`, `artifact.erased` or `object.altered`.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         hasher = hashlib.sha256()
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
-            with os.fdopen(handle, "wb") as out:
+            with os.fdopen(handle, "wb") as out, self._condemned.naming_erased(self.key(digest)):
                 for chunk in self._bucket.stream(self.key(digest)):
                     hasher.update(chunk)
                     out.write(chunk)

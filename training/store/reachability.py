@@ -17,6 +17,7 @@ from training.errors import DataError, NightshiftError, StoreError
 from training.store import Store, metric_journal, records
 from training.store.bucket import Listed
 from training.store.checkpoint_records import standing
+from training.store.condemned import GONE
 from training.store.work_folder import StoreUri
 
 HINT: Final = "restore it from a backup, or delete it if it is not needed; until then nothing is deleted"
@@ -207,7 +208,7 @@ class Marking:
             manifest = self._store.manifests.get(self._bucket.uri(key))
         except DataError as err:
             # A deleted record references nothing. One that exists and cannot be read may reference anything.
-            if err.code != "object.missing":
+            if err.code not in GONE:
                 self._found.problems.append(err)
             return
         except (ValueError, KeyError, TypeError, AttributeError) as err:
@@ -224,14 +225,20 @@ def content_keys(value: Any) -> Iterator[str]:
 
     The root of a URI does not count: records of a store that was moved name its earlier place.
     """
+    for text in texts_of(value):
+        key = StoreUri(text).content_key
+        if key is not None:
+            yield key
+
+
+def texts_of(value: Any) -> Iterator[str]:
+    """Yield all texts of a JSON value, names of its fields left out."""
     waiting = [value]
     while waiting:
         found = waiting.pop()
         if isinstance(found, str):
-            key = StoreUri(found).content_key
-            if key is not None:
-                yield key
-        elif isinstance(found, dict):
+            yield found
+        elif isinstance(found, Mapping):
             waiting += found.values()
         elif isinstance(found, list | tuple):
             waiting += found

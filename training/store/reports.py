@@ -31,11 +31,12 @@ class Reports:
         """Return the page that `uri` names. The root of the URI does not count, as with manifests.
 
         Raises:
-            DataError: `object.missing` or `object.altered`.
+            DataError: `object.missing`, `artifact.erased` or `object.altered`.
             DeniedError: `store.foreign_uri`.
         """
         key = StoreUri(uri).content_key or self._bucket.key(uri)
-        return self._checked(key, self._bucket.get(key))
+        with self._condemned.naming_erased(key):
+            return self._checked(key, self._bucket.get(key))
 
     def find(self, pipeline: str, digest: str) -> bytes | None:
         """Return a page of a pipeline, None where the pipeline has no such report.

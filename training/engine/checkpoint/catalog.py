@@ -14,6 +14,7 @@ from training.engine.checkpoint.chunks import Saved, read_index
 from training.errors import DataError, DeniedError, Problem, SpecError, shown
 from training.store import Manifest, Store
 from training.store.checkpoint_records import CHECKPOINT, standing
+from training.store.condemned import GONE
 from training.store.work_folder import StoreUri
 
 SOURCE: Final = "nightshift checkpoints"
@@ -146,7 +147,7 @@ def fault(store: Store, listing: Listing) -> str:
     try:
         manifest, _ = opened(store, listing.uri)
     except DataError as err:
-        return DELETED if err.code == "object.missing" else err.message
+        return DELETED if err.code in GONE else err.message
     blocks = {entry.digest: entry.size_bytes for entry in manifest.files.values()}
     with ThreadPoolExecutor(NUM_LOOK_UPS, thread_name_prefix="checkpoint") as pool:
         for (digest, wanted), found in zip(blocks.items(), pool.map(store.objects.size_bytes, blocks), strict=True):

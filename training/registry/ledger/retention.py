@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
@@ -16,7 +16,7 @@ from training.registry.ledger.alias_findings import open_served
 from training.registry.ledger.decisions import CHAMPIONS, HOLDER
 from training.registry.ledger.ledger import Entry, Ledger
 from training.registry.ledger.rows import locked_standing, open_request_rows
-from training.store.reachability import content_keys
+from training.store.reachability import content_keys, texts_of
 
 NAMED: Final = ("model_uri", "dataset_uri", "snapshot_uri", "evaluation_uri", "spec_uri", "report_uri")
 """What a decision names of the run that made its version."""
@@ -69,7 +69,7 @@ class LedgerRoots:
         # Housekeeping uses the spec of the newest decision, accepted or not.
         yield from [str(entry.evidence["spec_uri"]) for entry in history if "spec_uri" in entry.evidence][-1:]
         for request in self._ledger.open_requests(model):
-            yield from _texts(request.evidence)
+            yield from texts_of(request.evidence)  # which keeps everything that it names
 
     def release(self, uris: Collection[str]) -> set[str]:
         """Note that these manifests are deleted next: in the decisions about their models, and in the index of snapshots.
@@ -132,16 +132,3 @@ def _instant(instant: datetime) -> str:
 def _named(entry: Entry) -> Iterator[str]:
     for values in (entry.evidence, entry.evidence.get(HOLDER) or {}):
         yield from (str(values[name]) for name in NAMED if values.get(name))
-
-
-def _texts(value: Any) -> Iterator[str]:
-    """Yield all texts of a JSON value: an open request keeps everything that it names."""
-    waiting = [value]
-    while waiting:
-        found = waiting.pop()
-        if isinstance(found, str):
-            yield found
-        elif isinstance(found, dict):
-            waiting += found.values()
-        elif isinstance(found, list):
-            waiting += found

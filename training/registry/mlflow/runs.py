@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+REPORT: Final = "evaluation.html"
 NOTE_TAG: Final = "mlflow.note.content"
 CONTEXT_TAG: Final = "mlflow.data.context"
 CONTEXTS: Final = {"train": "training", "validation": "validation", "test": "evaluation"}
@@ -94,11 +95,25 @@ def log_evaluation(evaluated: Evaluated, metrics: Mapping[str, float], report: b
         tested = next((part.dataset for part in inputs if part.tags[0].value == CONTEXTS["test"]), None)
         client.log_inputs(run_id, inputs)
         client.log_batch(run_id, metrics=list(_metrics(evaluated, metrics, tested)))
-        path = folder / "evaluation.html"
+        path = folder / REPORT
         path.write_bytes(report)
         # The client's own method would ask for the run once more.
         get_artifact_repository(run.info.artifact_uri).log_artifact(str(path))
         _describe_experiment(client, run.info.experiment_id, evaluated.description)
+
+
+def delete_reports(run_ids: Collection[str]) -> int:
+    """Delete the evaluation's page from these MLflow runs; return how many were looked at: one that is gone is passed over.
+
+    Raises:
+        UnavailableError: `mlflow.unavailable`.
+    """
+    with registry_faults():
+        client = mlflow.MlflowClient()
+        found = [run for run_id in run_ids if (run := run_here(client, run_id)) is not None]
+        for run in found:
+            get_artifact_repository(run.info.artifact_uri).delete_artifacts(REPORT)
+    return len(found)
 
 
 def note_decision(run_id: str | None, entry: Entry) -> None:

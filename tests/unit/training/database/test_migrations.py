@@ -26,7 +26,7 @@ ADDED = """
 import sqlalchemy as sa
 from alembic import op
 
-revision, down_revision, branch_labels, depends_on = "0003", "0002", None, None
+revision, down_revision, branch_labels, depends_on = "0004", "0003", None, None
 
 
 def upgrade() -> None:
@@ -63,7 +63,7 @@ def test_a_database_of_an_earlier_revision_is_brought_to_the_newest_and_keeps_it
 ) -> None:
     decided(empty_database)
     migrations = Path(shutil.copytree(MIGRATIONS, tmp_path / "migrations"))
-    (migrations / "versions" / "0003_added.py").write_text(ADDED)
+    (migrations / "versions" / "0004_added.py").write_text(ADDED)
     # By name, `training.database.connect` is the function.
     monkeypatch.setattr(importlib.import_module("training.database.connect"), "MIGRATIONS", migrations)
     with connect(empty_database).connect() as connection:
@@ -75,7 +75,8 @@ def test_a_ledger_of_revision_1_has_what_lists_read_of_all_its_decisions(
     empty_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = Path(shutil.copytree(MIGRATIONS, tmp_path / "migrations"))
-    (first / "versions" / "0002_reads.py").unlink()
+    for later in ("0002_reads.py", "0003_erasures.py"):
+        (first / "versions" / later).unlink()
     module = importlib.import_module("training.database.connect")
     with monkeypatch.context() as patched:
         patched.setattr(module, "MIGRATIONS", first)
@@ -98,11 +99,11 @@ def test_a_database_of_a_newer_version_is_refused_with_what_to_do_and_stays_as_i
     ledger, engine = decided(empty_database), connect(empty_database)
     with engine.begin() as connection:
         connection.execute(text("UPDATE alembic_version SET version_num = '0012'"))
-    with pytest.raises(DataError, match=r"has the tables of revision 0012, this version reads up to 0002 \(upgrade Nightshift") as caught:
+    with pytest.raises(DataError, match=r"has the tables of revision 0012, this version reads up to 0003 \(upgrade Nightshift") as caught:
         connect(empty_database)
     assert caught.value.code == "database.newer"
     with engine.begin() as connection:
-        connection.execute(text("UPDATE alembic_version SET version_num = '0002'"))
+        connection.execute(text("UPDATE alembic_version SET version_num = '0003'"))
     assert [entry.version for entry in ledger.history("m")] == ["1", "2", "3"]
 
 

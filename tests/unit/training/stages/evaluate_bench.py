@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pytest
 
 from training.contracts import ExitCode, RunIdentity, StageRequest, StageResult
+from training.evaluation import latency
+from training.registry.ledger.version_weights import MLflowRegistration
 from training.runtime.context import StopFlag
 from training.runtime.runner import run
 from training.sources.listing import listing_for
@@ -58,6 +62,26 @@ evaluate: {task: TASK, primary: PRIMARY}
 promote: {model: orders}
 """
 LABELS = {"binary": ("cancelled", "auc"), "multiclass": ("size", "log_loss"), "regression": ("days", "rmse")}
+LATENCY = {str(batch): {"p50_ms": 1.0, "p95_ms": 2.0, "p99_ms": 3.0, "rows_per_second": 9.0, "waited_share": 0.0} for batch in (1, 256)}
+
+
+@contextmanager
+def nobody_else(folder: Path) -> Iterator[None]:
+    """Evaluate without a tracking server, a registry, a further process: what those do has tests of its own.
+
+    Args:
+        folder: of the database.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+        patch.setenv("NIGHTSHIFT_DATABASE", f"sqlite:///{folder}/nightshift.db")
+        patch.setattr("training.engine.tracking.tracker.CLOSE_SECONDS", 0.5)
+        patch.setattr(
+            "training.registry.mlflow.versions.register_candidate",
+            lambda *_args, **_named: MLflowRegistration(number="7", logged_model="m-7", artifact_digest="f" * 64),
+        )
+        patch.setattr(latency, "measure", lambda *_args, **_named: LATENCY)
+        yield
 
 
 def orders(seed: int = 0) -> pd.DataFrame:

@@ -11,34 +11,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.unit.training.stages.evaluate_bench import EvaluateBench
+from tests.unit.training.stages.evaluate_bench import LATENCY, EvaluateBench, nobody_else
 from training.contracts import ExitCode, StageResult
 from training.data.features.classes import MAX_CLASSES
 from training.errors import DataError
-from training.evaluation import latency
 from training.models.shard_rows import num_classes
-from training.registry.ledger.version_weights import MLflowRegistration
 from training.spec.descriptors.metrics import metrics_of
 
 pytestmark = pytest.mark.slow
 
-LATENCY = {str(batch): {"p50_ms": 1.0, "p95_ms": 2.0, "p99_ms": 3.0, "rows_per_second": 9.0, "waited_share": 0.0} for batch in (1, 256)}
 BLIND = {"    value: {transform: number}\n": ""}
 RULES = "primary: auc, slices: [country, channel], sensitive: [country], entities: [customer], slice_support: 50"
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _nobody_else(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """No tracking server, no registry, no further process: what those do has tests of its own."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-        patch.setenv("NIGHTSHIFT_DATABASE", f"sqlite:///{tmp_path_factory.mktemp('database')}/nightshift.db")
-        patch.setattr("training.engine.tracking.tracker.CLOSE_SECONDS", 0.5)
-        patch.setattr(
-            "training.registry.mlflow.versions.register_candidate",
-            lambda *_args, **_named: MLflowRegistration(number="7", logged_model="m-7", artifact_digest="f" * 64),
-        )
-        patch.setattr(latency, "measure", lambda *_args, **_named: LATENCY)
+    with nobody_else(tmp_path_factory.mktemp("database")):
         yield
 
 
