@@ -231,7 +231,9 @@ class Loop:
             progress.best_loss, progress.best_epoch = validation_loss, progress.epoch
             self.best = self._strategy.weights()
         if self._gang.is_first:
-            logger.info("epoch %d of %d: train loss %.5f, validation loss %.5f", progress.epoch, self._num_epochs, train_loss, validation_loss)
+            logger.info(
+                "epoch %d of %d: train loss %.5f, validation loss %.5f", progress.epoch, self._num_epochs, train_loss, validation_loss
+            )
             parts.tracker.log(progress.step, train_loss=train_loss, validation_loss=validation_loss, epoch=float(progress.epoch))
         if self._strategy.saves:
             self._save(name=f"epoch_{progress.epoch}")

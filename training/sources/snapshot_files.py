@@ -23,7 +23,7 @@ from training.sources.generated_columns import generated_column, instant_scalar
 from training.sources.interface import ArrowStream, PartContent, SourceWindow
 from training.sources.row_filters import selected
 from training.sources.size_limits import check_size, decoded_bytes
-from training.sources.stored_types import EncodingCounts, conformed, index_columns, is_changed, remedy
+from training.sources.stored_types import EncodingCounts, conformed, index_columns, is_changed, nested_remedy, remedy
 from training.sources.table_contract import TableContract
 from training.sources.text_columns import with_typed_texts
 from training.sql.expressions import columns_of, hardened, quoted
@@ -184,9 +184,13 @@ def _read_parquet(contract: TableContract, path: Path, counts: EncodingCounts, *
 
 def _present(contract: TableContract, schema: pa.Schema, num_rows: int, counts: EncodingCounts, *, source: str) -> list[str]:
     """Return the declared columns of a part, in the contract's order."""
-    names = list(schema_of(schema, source=source))
+    types = schema_of(schema, source=source)
+    for name, kind in types.items():
+        if name not in contract.columns and name not in contract.ignore and (hint := nested_remedy(kind, name)):
+            message = f"{source}: column {shown(name)}, which table {shown(contract.name)} does not declare, is nested: {kind}"
+            raise DataError("schema.unexpected", message, hint=hint)
     index = _without_index(contract, schema, num_rows, counts)
-    return declared_columns(contract, [name for name in names if name not in index], source=source)
+    return declared_columns(contract, [name for name in types if name not in index], source=source)
 
 
 def _without_index(contract: TableContract, schema: pa.Schema, num_rows: int, counts: EncodingCounts) -> set[str]:

@@ -5,6 +5,7 @@ Each value is checked: one that would not stay the same is refused with its row.
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Callable, Container, Mapping
@@ -16,6 +17,7 @@ import pyarrow.compute as pc
 from training.errors import DataError, shown
 from training.sources.arrow_schema import ARROW_TYPES, MAX_NAMES_SHOWN, type_name
 from training.spec.sections.data import Column
+from training.sql.expressions import quoted
 
 EXACT_INTEGER_DIGITS: Final = 18
 """Of a decimal without a fraction: all of them are int64."""
@@ -24,6 +26,8 @@ EXACT_DOUBLE_DIGITS: Final = 15
 INDEX: Final = re.compile(r"__index_level_\d+__")
 """The column in which pandas stores an index without a name."""
 PANDAS: Final = b"pandas"
+NESTED: Final = ("struct<", "list<", "large_list<", "fixed_size_list<", "map<")
+STRUCT: Final = re.compile(r"struct<([^:<>]+): ")
 
 Convert = Callable[[pa.Array], pa.Array]
 
@@ -194,7 +198,21 @@ def remedy(found: str, name: str) -> str:
         return f"declare {nearest}, the nearest double, or {exact}, the value times 10 to this power"
     if found.startswith("timestamp[") and "tz=" not in found:
         return "state where its clock is: {type: timestamp, zone: Europe/Berlin}, or zone: UTC; of Spark's INT96, stored_as: int96_utc"
-    return ""
+    return nested_remedy(found, name)
+
+
+def nested_remedy(found: str, name: str) -> str:
+    """Return how a field of a nested column becomes a column, by the first one; empty for a type that is not nested."""
+    if not found.startswith(NESTED):
+        return ""
+    path = [name]
+    while inner := STRUCT.match(found):
+        path.append(inner[1])
+        found = found[inner.end() :]
+    element = "['key']" if found.startswith("map<") else "[1]" if found.startswith(NESTED) else ""
+    expression = ".".join(each if each.isidentifier() else quoted(each) for each in path) + element
+    new = re.sub(r"\W+", "_", "_".join(path))
+    return f"write a field as a column of its own where the file is made (SELECT {expression} AS {new}), and ignore: [{json.dumps(name)}]"
 
 
 def index_columns(schema: pa.Schema, known: Container[str]) -> set[str]:

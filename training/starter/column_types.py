@@ -132,7 +132,8 @@ def json_column(connection: duckdb.DuckDBPyConnection, name: str) -> FoundColumn
     if not kinds:
         return "no line has a value"
     if kinds - _OF_JSON.keys():
-        return "its values are nested"
+        ((fields,),) = connection.sql(f"SELECT json_group_structure({cell}) FROM raw").fetchall()  # noqa: S608 - quoted
+        return f"its values are nested: {fields}"
     types = {_OF_JSON[kind] for kind in kinds}
     if types == {"string"}:
         return text_column(connection, name, _text(name, is_json=True))

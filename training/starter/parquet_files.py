@@ -23,6 +23,7 @@ from training.sources.stored_types import (
     conformed,
     index_columns,
     is_changed,
+    nested_remedy,
 )
 from training.spec.sections.data import Column
 
@@ -114,7 +115,8 @@ def _column(name: str, footers: Mapping[Path, _Footer], zone: str) -> Column | s
             return Column(type="timestamp", stored_as="int96_utc")
         return Column(type="timestamp", zone=zone if local else None)
     if len(names) == 1:
-        return f"type {names.pop()} has no name in the YAML"
+        reason = f"type {(kind := names.pop())} has no name in the YAML"
+        return f"{reason}; {how}" if (how := nested_remedy(kind, name)) else reason
     (first, kind), (other, another) = next(
         (one, two) for one in found.items() for two in found.items() if type_name(one[1]) != type_name(two[1])
     )

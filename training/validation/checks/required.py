@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from training.data.snapshot.meta import SnapshotMeta, rows_per_table
 from training.data.snapshot.parquet_parts import FILE_COLUMN
-from training.sources.stored_types import remedy
+from training.sources.stored_types import nested_remedy, remedy
 from training.spec.schedule.partitions import Grain, bounds_of, grain_of
 from training.sql.expressions import quoted
 from training.validation.checks.key_order import has_unique_order
@@ -34,7 +34,7 @@ def check_schema(view: TableView) -> list[CheckResult]:
     """`schema.missing`, `schema.type`, `schema.unexpected`: every part has the declared columns with their types, and no others."""
     missing: dict[str, list[str]] = defaultdict(list)
     mistyped: dict[tuple[str, str], list[str]] = defaultdict(list)
-    unexpected: dict[str, list[str]] = defaultdict(list)
+    unexpected: dict[tuple[str, str], list[str]] = defaultdict(list)
     types, parts = view.contract.types, list(view.facts["parts"])
     for part in parts:
         schema = view.part_schema(part)
@@ -44,7 +44,8 @@ def check_schema(view: TableView) -> list[CheckResult]:
             elif schema[name] != kind:
                 mistyped[name, schema[name]].append(part)
         for name in schema.keys() - types.keys() - set(view.contract.ignore):
-            unexpected[name].append(part)
+            nested = schema[name] if nested_remedy(schema[name], name) else "undeclared"
+            unexpected[name, nested].append(part)
 
     def result(code: str, check: str, column: str, observed: str, allowed: str, where: list[str]) -> CheckResult:
         detail = f"in {len(where)} of {len(parts)} files: {listed(where)}"
@@ -56,8 +57,8 @@ def check_schema(view: TableView) -> list[CheckResult]:
     results = [result("schema.missing", "column is there", name, "missing", types[name], where) for name, where in missing.items()]
     results += [result("schema.type", "column's type", name, kind, types[name], where) for (name, kind), where in mistyped.items()]
     results += [
-        result("schema.unexpected", "no undeclared column", name, "undeclared", "declared or ignored", where)
-        for name, where in sorted(unexpected.items())
+        result("schema.unexpected", "no undeclared column", name, observed, "declared or ignored", where)
+        for (name, observed), where in sorted(unexpected.items())
     ]
     return results or [
         CheckResult(

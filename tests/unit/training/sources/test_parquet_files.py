@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import base64
 import random
+import re
 from dataclasses import replace
 from pathlib import Path
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -91,6 +93,29 @@ def test_a_column_of_any_name_is_told_and_may_be_ignored(tmp_path: Path, name: s
     assert name[:20] in caught.value.message
     ignoring = replace(CONTRACT, ignore=(name,))
     assert read_rows(ignoring, PartContent(path), source="a.parquet", limit_bytes=LIMIT).column_names == ["id", "s"]
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "expression"),
+    [
+        (pa.array([{"zip": "1"}]), "struct<zip: string>", "nested.zip"),
+        (pa.array([{"geo data": {"lat": 1.5}}]), "struct<geo data: struct<lat: double>>", 'nested."geo data".lat'),
+        (pa.array([[2]]), "list<element: int64>", "nested[1]"),
+        (pa.array([{"all": [2]}]), "struct<all: list<element: int64>>", "nested.all[1]"),
+        (pa.array([[("key", 1)]], pa.map_(pa.string(), pa.int64())), "map<string, int64", "nested['key']"),
+    ],
+)
+def test_nested_column_is_refused_with_an_expression_that_takes_a_field_out(
+    tmp_path: Path, values: pa.Array, kind: str, expression: str
+) -> None:
+    path = write(tmp_path, pa.table({"id": [1], "s": ["a"], "nested": values}))
+    with pytest.raises(DataError) as caught:
+        read_rows(CONTRACT, PartContent(path), source="a.parquet", limit_bytes=LIMIT)
+    assert caught.value.code == "schema.unexpected"
+    assert kind in caught.value.message
+    (found,) = re.findall(r"SELECT (.*) AS nested", caught.value.hint or "")
+    assert found == expression
+    assert duckdb.sql(f"SELECT {found} FROM '{path}'").fetchall()[0][0] in ("1", 1.5, 2, 1)  # noqa: S608 - test data
 
 
 @pytest.mark.parametrize(("names", "message"), [(["id", "s", "s"], "column 's' appears twice"), (["id", "s", ""], "column 3 has no name")])

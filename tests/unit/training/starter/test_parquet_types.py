@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
@@ -11,6 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.unit.training.starter.orders_bench import NUM_ROWS, ROWS, checked_with_data, found
+from training.sql.expressions import hardened
+from training.starter.column_types import json_column
 
 HALF = NUM_ROWS // 2
 COLUMNS: dict[str, pa.Array] = {
@@ -19,6 +22,7 @@ COLUMNS: dict[str, pa.Array] = {
     "total": pa.array([Decimal(number) for number in range(NUM_ROWS)], pa.decimal128(38, 0)),
     "ordered_at": pa.array([datetime.fromisoformat(row["ordered_at"]).replace(tzinfo=None) for row in ROWS], pa.timestamp("ns")),
     "large": pa.array([2**64 - 1] * NUM_ROWS, pa.uint64()),
+    "address": pa.array([{"zip": "1011", "geo": {"lat": 52.4}}] * NUM_ROWS),
 }
 DECLARED = (
     "items: {type: int64}",
@@ -47,6 +51,15 @@ def test_types_of_other_tools_are_declared_with_their_keys_and_pass_the_check(
     result = found(folder, capsys, "--time", "ordered_at", to=tmp_path / "to")
     yaml = Path(result["written"]["yaml"]).read_text(encoding="utf-8")
     assert [line for line in DECLARED if f"      {line}\n" not in yaml] == []
-    assert set(result["not_read"]) == {"__index_level_0__", "large"}
+    assert set(result["not_read"]) == {"__index_level_0__", "large", "address"}
+    assert "struct<zip: string, geo: struct<lat: double>>" in result["not_read"]["address"]
+    assert "SELECT address.zip AS address_zip" in result["not_read"]["address"]
     assert "'18446744073709551615', uint64, cannot be read as int64" in result["not_read"]["large"]
     assert checked_with_data(result, folder, tmp_path / "to", monkeypatch) == 0
+
+
+def test_fields_of_nested_json_are_listed() -> None:
+    with hardened() as connection:
+        rows = [json.dumps(row) for row in ({"zip": "1011"}, {"lat": 52.4}, None)]
+        connection.execute(f"CREATE VIEW raw AS SELECT CAST(unnest({rows}) AS JSON) AS address")
+        assert json_column(connection, "address") == 'its values are nested: {"zip":"VARCHAR","lat":"DOUBLE"}'
