@@ -1,4 +1,4 @@
-"""Checks pipelines' files and, with `--data`, their data, before a run does.
+"""Checks pipelines' files with their suites and, with `--data`, their data, before a run does.
 
     nightshift check [--data [--as-of 2026-01-31] [--size 256MiB]] FILE...
 
@@ -259,14 +259,18 @@ def _check(options: argparse.Namespace) -> int:
     # It logs each folder that it makes; its level is set again when it is imported.
     logging.getLogger("great_expectations.data_context.types.base").disabled = True
     exit_code = spec_check.main(options.files)
-    if not options.data or exit_code:
+    if exit_code:
+        return exit_code
+    specs, _ = spec_check.check_files(options.files)
+    if not all([_has_sound_suites(path, spec) for path, (spec, _warnings) in specs.items()]):
+        return int(ExitCode.BAD_SPEC)
+    if not options.data:
         return exit_code
     try:
         size_bytes = parse_size(options.size)
     except ValueError:
         sys.stderr.write(f"--size {options.size!r}: write a number and a unit, at least 16MiB: {SIZE}\n")
         return int(ExitCode.BAD_SPEC)
-    specs, _ = spec_check.check_files(options.files)
     for path, (spec, _warnings) in specs.items():
         try:
             now = datetime.now(UTC)
@@ -279,6 +283,19 @@ def _check(options: argparse.Namespace) -> int:
             continue
         exit_code = exit_code or int(found)
     return exit_code
+
+
+def _has_sound_suites(path: str, spec: PipelineSpec) -> bool:
+    """Return whether the suites of a pipeline's tables are sound; write down what is wrong."""
+    from training.sources.table_contract import contracts_of
+    from training.validation.suites.judging import check_suites
+
+    try:
+        check_suites(contracts_of(spec))
+    except SpecError as err:
+        sys.stderr.write(f"{path}: {err}\n")
+        return False
+    return True
 
 
 def _print(line: str) -> None:

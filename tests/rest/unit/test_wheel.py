@@ -86,7 +86,13 @@ def test_installed_check_accepts_a_sound_file_and_reports_a_broken_one_outside_a
     (tmp_path / "training").mkdir()
     (tmp_path / "training" / "__init__.py").write_text("raise SystemExit('imported from the current folder')", encoding="utf-8")
 
-    sound, broken = nightshift(installed, tmp_path, "check", EXAMPLE.name), nightshift(installed, tmp_path, "check", "broken.yaml")
+    (tmp_path / "suites" / "cancelled_orders").mkdir(parents=True)
+    shutil.copy(EXAMPLE.parent / "orders.json", tmp_path / "suites" / "cancelled_orders")
+
+    sound, broken = (
+        nightshift(installed, tmp_path, "check", name, NIGHTSHIFT_EXPECTATIONS=str(tmp_path / "suites"))
+        for name in (EXAMPLE.name, "broken.yaml")
+    )
 
     assert (sound.returncode, sound.stderr) == (0, f"{EXAMPLE.name}: cancelled_orders is sound\n")
     assert broken.returncode == ExitCode.BAD_SPEC

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NotRequired, TypedDict
 
@@ -40,6 +41,8 @@ from training.validation.suites.wording import columns_named, result_of
 if TYPE_CHECKING:
     import pandas as pd
 
+    from training.sources.table_contract import TableContract
+
 MIB: Final = 2**20
 
 
@@ -68,16 +71,31 @@ def load_suite(name: str, folder: Path | None = None) -> Suite:
     Raises:
         SpecError: `suite.missing`, or `suite.invalid`: not JSON, or no expectations in it.
     """
-    path = (folder or suites_folder()) / f"{name}.json"
+    folder = folder or suites_folder()
+    path = folder / f"{name}.json"
     try:
         suite: Suite = json.loads(path.read_bytes())
     except FileNotFoundError as err:
-        raise _refused("suite.missing", name, "there is no such file in the folder of suites", "write it, or correct `suite`") from err
+        raise _refused("suite.missing", name, f"there is no such file in {folder}", "write it, or correct `suite`") from err
     except ValueError as err:
         raise _refused("suite.invalid", name, f"it is not JSON: {err}", "correct the file") from err
     if not isinstance(suite, dict) or not suite.get("expectations"):
         raise _refused("suite.invalid", name, "it holds no expectations", "a suite that checks nothing would always pass")
+    if any(isinstance(each, Mapping) and "expectation_type" in each for each in suite["expectations"]):
+        hint = "rename expectation_type to type in each expectation, and expectation_suite_name to name"
+        raise _refused("suite.invalid", name, "it has the form of Great Expectations 0.x (expectation_type)", hint)
     return suite
+
+
+def check_suites(contracts: Iterable[TableContract], folder: Path | None = None) -> None:
+    """Refuse suites of tables that no data could meet, before there are data.
+
+    Raises:
+        SpecError: `suite.missing`, `suite.invalid`, `suite.regex`.
+    """
+    for contract in contracts:
+        if contract.suite:
+            SuiteJudge(load_suite(contract.suite, folder), name=contract.suite, table=contract.name, types=contract.types)
 
 
 class SuiteJudge:
@@ -97,7 +115,7 @@ class SuiteJudge:
     def __init__(self, suite: Suite, *, name: str, table: str, types: Mapping[str, str]) -> None:
         self._given = suite["expectations"]
         self._name, self._table, self._columns = name, table, list(types)
-        self._expectations = self._prepared([column for column, kind in types.items() if kind == "float"])
+        self._expectations = self._prepared(types)
         self._reads = {number: _reads(expectation, self._columns) for number, expectation in self._expectations.items()}
         self._results: dict[int, CheckResult] = {}
 
@@ -192,16 +210,18 @@ class SuiteJudge:
         message = f"table {shown(self._table)}: {what}, and validate.memory is {limit_bytes / MIB:,.0f} MiB"
         raise _refused("suite.memory", self._name, message, f"use {nearest_supported(kind)}, or raise validate.memory")
 
-    def _prepared(self, narrow: Collection[str]) -> dict[int, Any]:
+    def _prepared(self, types: Mapping[str, str]) -> dict[int, Any]:
         """Return Great Expectations' own expectations by their position in the file; refuse all that it does not know at once."""
         # A second of CPU, which a pipeline without suites does not pay.
         import great_expectations  # noqa: F401 - it registers its expectations
         from great_expectations.expectations.expectation_configuration import ExpectationConfiguration
 
+        narrow = [column for column, kind in types.items() if kind == "float"]
         prepared: dict[int, Any] = {}
         problems: list[Problem] = []
         for number, given in enumerate(self._given):
             try:
+                _require_values(given, types, self._name)
                 _require_bounded(given, self._name)
                 (judged,) = judged_as([given], narrow)
                 prepared[number] = ExpectationConfiguration(**judged).to_domain_obj()
@@ -265,6 +285,30 @@ def judged_as(expectations: Sequence[Expectation], narrow: Collection[str]) -> l
             arguments |= {name: float(np.float32(bound)) for name, bound in bounds.items() if isinstance(bound, int | float)}
         judged.append({**expectation, "kwargs": arguments})
     return judged
+
+
+def _require_values(expectation: Expectation, types: Mapping[str, str], name: str) -> None:
+    """Refuse a parameter, whose value no run gives, and a bound of instants that is none.
+
+    Raises:
+        SpecError: `suite.invalid`.
+    """
+    kind, arguments = expectation.get("type"), expectation.get("kwargs", {})
+    for key, value in arguments.items():
+        if isinstance(value, Mapping) and "$PARAMETER" in value:
+            message = f"{kind}: {key} is the parameter {shown(value['$PARAMETER'])}, and no run gives parameters"
+            raise _refused("suite.invalid", name, message, "write its value")
+        is_bound = key in ("min_value", "max_value") and isinstance(value, str)
+        if is_bound and types.get(str(arguments.get("column"))) == "timestamp" and not _is_instant(str(value)):
+            message = f"{kind}: {key} of {shown(arguments['column'])}, a timestamp, is {shown(value)}: no instant with an offset"
+            raise _refused("suite.invalid", name, message, "write it with its offset: 2026-01-31T06:00:00+00:00")
+
+
+def _is_instant(text: str) -> bool:
+    try:
+        return datetime.fromisoformat(text).tzinfo is not None
+    except ValueError:
+        return False
 
 
 def _require_bounded(expectation: Expectation, name: str) -> None:

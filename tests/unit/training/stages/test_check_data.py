@@ -39,6 +39,14 @@ def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.fixture(autouse=True)
+def suites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = Path(shutil.copytree(CHECKOUT / "expectations", tmp_path / "expectations"))
+    (folder / "cancelled_orders").mkdir()
+    shutil.copy(EXAMPLE / "orders.json", folder / "cancelled_orders")
+    monkeypatch.setenv("NIGHTSHIFT_EXPECTATIONS", str(folder))
+
+
 @pytest.fixture
 def shop(tmp_path: Path, pristine: Path) -> Path:
     return Path(shutil.copytree(pristine, tmp_path / "shop"))
@@ -175,6 +183,12 @@ def test_a_stage_that_fails_gives_the_exit_code_that_it_would_have(shop: Path) -
 def test_without_data_the_files_alone_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check_data, "check_data", lambda *_, **__: pytest.fail("no data was asked for"))
     assert main([str(EXAMPLE / "cancelled_orders.yaml")]) == 0
+
+
+def test_without_data_the_suite_is_read_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("NIGHTSHIFT_EXPECTATIONS", str(tmp_path / "nowhere"))
+    assert main([str(EXAMPLE / "cancelled_orders.yaml")]) == 64
+    assert "[suite.missing]" in capsys.readouterr().err
 
 
 def test_a_source_without_a_location_is_an_error_of_its_file(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

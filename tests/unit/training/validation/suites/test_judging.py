@@ -17,8 +17,10 @@ import pytest
 from devstack.shop import make_day
 from tests.unit.training.validation.judged_tables import judged, judged_frame, view_of
 from training.errors import SpecError
+from training.sources.table_contract import TableContract
+from training.spec.sections.data import Column
 from training.validation.results import CheckResult
-from training.validation.suites.judging import load_suite, suites_folder
+from training.validation.suites.judging import check_suites, load_suite, suites_folder
 
 Frame = pd.DataFrame
 NUM_ROWS = 40
@@ -178,7 +180,7 @@ def not_null(column: str, **more: Any) -> dict[str, Any]:
 
 def test_an_expectation_that_cannot_be_evaluated_has_failed_regardless_of_its_severity() -> None:
     frame = pd.DataFrame({"x": [1, 2], "t": pd.to_datetime(["2026-01-01", "2026-01-02"], utc=True)})
-    older = {"type": "expect_column_values_to_be_between", "kwargs": {"column": "t", "min_value": "2025-01-01"}, "severity": "info"}
+    older = {"type": "expect_column_values_to_be_between", "kwargs": {"column": "t", "min_value": 2025}, "severity": "info"}
     results = judged_frame([not_null("gone", severity="warning"), older, not_null("x")], frame)
     assert [check.status for check in results] == ["failed", "failed", "passed"]
     assert all(check.observed.startswith("not evaluated: ") for check in results[:2])
@@ -280,6 +282,44 @@ def test_all_that_is_wrong_in_a_suite_is_named_at_once(caplog: pytest.LogCapture
     assert named[3] == f"expectation 5: {between}: Invalid severity 'fatal'. Must be one of: critical, warning, info"
     assert [text.split(":")[0] for text in named[5:]] == ["expectation 7", "expectation 8", "expectation 9"]
     assert not caplog.records
+
+
+BETWEEN = "expect_column_values_to_be_between"
+
+
+@pytest.mark.parametrize(
+    ("expectations", "words"),
+    [
+        (
+            [{"expectation_type": BETWEEN, "kwargs": {"column": "x", "min_value": 0}}] * 3,
+            r"of Great Expectations 0\.x.*rename expectation_type",
+        ),
+        (
+            [{"type": BETWEEN, "kwargs": {"column": "x", "max_value": {"$PARAMETER": "top"}}}],
+            "max_value is the parameter 'top', and no run gives",
+        ),
+        (
+            [{"type": BETWEEN, "kwargs": {"column": "at", "min_value": "2026-01-31T06:00:00"}}],
+            "'2026-01-31T06:00:00': no instant with an offset",
+        ),
+        ([{"type": BETWEEN, "kwargs": {"column": "at", "min_value": "2026-01-31"}}], "'2026-01-31': no instant with an offset"),
+        ([{"type": "expect_column_values_to_be_betwen", "kwargs": {"column": "x"}}], f"did you mean {BETWEEN}"),
+        ([{"type": BETWEEN, "kwargs": {"column": "at", "min_value": "2026-01-31T06:00:00Z"}}], None),
+        ([{"type": "expect_column_unique_value_count_to_be_between", "kwargs": {"column": "at", "min_value": 5}}], None),
+    ],
+)
+def test_suite_that_no_data_could_meet_is_refused_before_there_are_data(
+    tmp_path: Path, expectations: list[dict[str, Any]], words: str | None
+) -> None:
+    (tmp_path / "s.json").write_text(json.dumps({"name": "s", "expectations": expectations}))
+    columns = {"x": Column(type="double"), "at": Column(type="timestamp")}
+    contract = TableContract(name="t", kind="csv", uri="file:///t", columns=columns, suite="s")
+    if words is None:
+        check_suites([contract], tmp_path)
+        return
+    with pytest.raises(SpecError, match=words) as caught:
+        check_suites([contract], tmp_path)
+    assert [problem.code for problem in caught.value.problems] == ["suite.invalid"]
 
 
 @pytest.mark.parametrize(
