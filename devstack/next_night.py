@@ -64,7 +64,7 @@ def next_night(spec: PipelineSpec, runs: Sequence[PastRun], *, wanted: date | No
     Args:
         runs: of this pipeline, as `latest_first` orders them.
         wanted: a night requested by its date.
-        now: names the run of a pipeline that has no simulated nights.
+        now: names the run of a pipeline that has no simulated nights, or none that has come; that is as of its last slot, or now.
         has_own_instant: the run's input, a snapshot, says what it is as of: unless a night is wanted, it is none.
 
     Raises:
@@ -73,7 +73,8 @@ def next_night(spec: PipelineSpec, runs: Sequence[PastRun], *, wanted: date | No
     past = [(run, match) for run in runs if (match := _RUN_ID.fullmatch(run.run_id))]
     following = None if wanted or has_own_instant else _next_day(spec.name, past)
     day = wanted or (following and _first_with_slot(spec, following))
-    if day is None:
+    if day is None or (wanted is None and slot_of(spec, day) > now):
+        # Simulated time has come to the present.
         return Night(f"by-hand-{now:%Y-%m-%dT%H%M%S}", None)
     same = [(run, int(match[2] or 1)) for run, match in past if match[1] == day.isoformat()]
     # With a fixed offset: an instant in the hour that a zone repeats equals none of another zone.

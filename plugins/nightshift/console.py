@@ -12,6 +12,7 @@ import importlib.metadata
 import importlib.util
 import os
 import sys
+import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -161,7 +162,9 @@ def _version() -> str:
     try:
         return importlib.metadata.version("nightshift")
     except importlib.metadata.PackageNotFoundError:
-        return "(a checkout: pyproject.toml has the version)"
+        # It is run from a checkout.
+        text = (Path(__file__).resolve().parents[2] / "pyproject.toml").read_text(encoding="utf-8")
+        return f"{tomllib.loads(text)['project']['version']} (a checkout)"
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -33,6 +34,10 @@ FAILED: Final = "failed"
 STAGE_ENDED: Final = frozenset({"success", FAILED, "upstream_failed", "skipped", "removed"})
 HIDDEN: Final = ("::group::", "::endgroup::", "Could not read served logs")
 """Beginnings of lines that only Airflow's page needs: folds, and a warning that it adds to the log of every running task."""
+
+
+OF_A_STAGE: Final = re.compile(r"\d\d:\d\d:\d\d ([A-Z]+) ")
+"""Time and level that a stage's process writes before a line: Airflow's record has the time, too, and `info` for each."""
 
 
 class LogRecord(TypedDict, total=False):
@@ -141,7 +146,10 @@ def _print(record: LogRecord, options: argparse.Namespace) -> None:
 
 
 def _lines(record: LogRecord) -> list[str]:
-    head = " ".join(filter(None, (record.get("timestamp"), record.get("level"))))
-    first, *more = [for_terminal(line) for line in record.get("event", "").splitlines()] or [""]
+    event, level = record.get("event", ""), record.get("level")
+    if level and (own := OF_A_STAGE.match(event)):
+        event, level = event[own.end() :], own[1].lower()
+    head = " ".join(filter(None, (record.get("timestamp"), level)))
+    first, *more = [for_terminal(line) for line in event.splitlines()] or [""]
     errors = [f"  {each.get('exc_type')}: {for_terminal(str(each.get('exc_value')))}" for each in record.get("error_detail") or ()]
     return [f"{head} {first}".strip(), *more, *errors]

@@ -53,6 +53,15 @@ def test_next_night_follows_from_how_the_newest_ended(ranking: PipelineSpec, new
     assert next_night(ranking, [newest, *older], wanted=None, now=NOW) == expected
 
 
+def test_night_that_has_not_come_is_a_run_as_of_the_present(ranking: PipelineSpec) -> None:
+    by_hand = Night("by-hand-2026-11-20T150405", None)
+    assert next_night(ranking, [PastRun("night-2026-11-20", "success")], wanted=None, now=NOW) == by_hand
+    assert next_night(ranking, [PastRun("night-2026-11-19", "success")], wanted=None, now=NOW).run_id == "night-2026-11-20"
+    # A table without a time: its pipeline has no schedule.
+    by_itself = ranking.model_copy(update={"schedule": None, "name": "orders"})
+    assert next_night(by_itself, [PastRun("night-2026-11-20", "success")], wanted=None, now=NOW) == by_hand
+
+
 def test_wanted_night_is_run_again_under_a_new_name(ranking: PipelineSpec) -> None:
     runs = [PastRun("night-2026-02-02", "success"), PastRun("night-2026-02-01", "success")]
 

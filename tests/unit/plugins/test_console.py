@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import json
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -150,3 +152,14 @@ def test_checkout_of_another_user_is_not_one(checkout: Path, monkeypatch: pytest
         monkeypatch.setattr("nightshift.console.os.getuid", lambda: 4711)
     with pytest.raises(SpecError, match=r"\[command\.checkout\]"):
         devstack_process("services", [], folder=checkout / "deep", environ={})
+
+
+def test_version_of_a_checkout_is_that_of_its_project(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def not_installed(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", not_installed)
+    with pytest.raises(SystemExit):
+        run(["--version"])
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert capsys.readouterr().out == f"nightshift {project['version']} (a checkout)\n"

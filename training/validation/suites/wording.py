@@ -68,7 +68,8 @@ def _told(value: Any) -> str:
         return ", ".join(f"{name} {_told(inner)}" for name, inner in value.items())[:300]
     if isinstance(value, float):
         return figure(value)
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)[:300]
+    # Four digits may be a year.
+    return f"{value:,}" if isinstance(value, int) and abs(value) >= 10_000 else str(value)[:300]
 
 
 def _plain(value: Any) -> Any:

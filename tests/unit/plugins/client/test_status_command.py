@@ -126,19 +126,22 @@ def airflow_log(server: Server, chunks: list[tuple[list[Any], str | None]]) -> l
     return queries
 
 
+STAGE = {"event": "02:00:02 WARNING training.watcher: slow", "timestamp": "2026-02-01T02:00:02Z", "level": "info"}
 EPOCH = {"event": "epoch 1\nloss 0.5", "timestamp": "2026-02-01T02:00:01Z", "level": "info"}
 ERROR = {"event": "task failed", "level": "error", "error_detail": [{"exc_type": "DataError", "exc_value": "3 rows\x1b[2J"}]}
 
 
 def test_log_is_printed_to_its_end_without_what_controls_the_terminal(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     queries = airflow_log(
-        server, [([{"event": "::group::sources"}, EPOCH, "Could not read served logs: refused"], "next part"), ([ERROR, "plain"], None)]
+        server,
+        [([{"event": "::group::sources"}, EPOCH, STAGE, "Could not read served logs: refused"], "next part"), ([ERROR, "plain"], None)],
     )
     assert logs([RUN, "train"]) == 0
     output = capsys.readouterr()
     assert output.out.splitlines() == [
         "2026-02-01T02:00:01Z info epoch 1",
         "loss 0.5",
+        "2026-02-01T02:00:02Z warning training.watcher: slow",
         "error task failed",
         "  DataError: 3 rows\\u001b[2J",
         "plain",
