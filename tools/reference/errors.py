@@ -20,7 +20,9 @@ SOURCES: Final = ("training", "plugins", "devstack")
 CODE: Final = re.compile(r"[a-z][a-z_0-9]*\.[a-z_][a-z_0-9]*\Z")
 ANY: Final = re.compile(r"[a-z][a-z_0-9]*(\.[a-z_][a-z_0-9]*)?\Z")
 """Also a code of one word, `cardinality`, or one that looks like a file: only the first argument of an error is taken for one."""
-NOT_CODES: Final = re.compile(r".*\.(json|db|html|css|js|py|toml|yaml|parquet|ini|safetensors|ubj|onnx|csv|txt|npy|pid|lock|log|sock|io)\Z")
+NOT_CODES: Final = re.compile(
+    r".*\.(json|db|html|css|js|py|toml|yaml|parquet|ini|safetensors|ubj|onnx|csv|txt|skops|npy|pid|lock|log|sock|io)\Z"
+)
 RAISED_AS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("Problem", "Violation", "refusal", "problem_at", "_fatal", "_fits", "_note", "_refuse", "_refused"), "SpecError"),
     **dict.fromkeys(("Registry", "implementation", "imported"), "SpecError"),

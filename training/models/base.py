@@ -70,7 +70,7 @@ class FitResult:
     """What training made; only rank 0's counts."""
 
     weights_name: str
-    """`weights.safetensors`, `weights.ubj` or `weights.txt`."""
+    """`weights.safetensors`, `weights.ubj`, `weights.txt` or `weights.skops`."""
     weights: bytes
     architecture: Mapping[str, object]
     """JSON that `Family.load` needs besides the weights."""
@@ -80,6 +80,8 @@ class FitResult:
     """One entry per epoch; no clock in it."""
     num_steps: int = 0
     scalars: Mapping[str, Scalar] = field(default_factory=dict)
+    requirements: Sequence[str] = ()
+    """`distribution==version` that the scorer imports besides what the family's module imports."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

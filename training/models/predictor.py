@@ -34,6 +34,8 @@ class ModelFacts(TypedDict):
     environment: Mapping[str, str]
     device: str
     """That it was trained on."""
+    requirements: NotRequired[list[str]]
+    """See `training.models.base.FitResult`."""
     classes: NotRequired[list[str]]
     """Names in the order of their numbers, where they have names."""
     inputs: NotRequired[Mapping[str, str]]

@@ -17,6 +17,7 @@ from pathlib import Path
 from training.code.carried import own_class_problems
 from training.contracts import ExitCode
 from training.errors import Problem, SpecError
+from training.spec.descriptors.families import library_violations
 from training.spec.reader.loader import CheckedSpec, check_file
 from training.spec.reader.problems import problem_at
 from training.spec.reader.yaml import read_document
@@ -49,14 +50,17 @@ def check_files(paths: Iterable[str]) -> tuple[dict[str, CheckedSpec], list[Spec
 
 
 def _checked(path: str) -> CheckedSpec:
-    """Return a valid file's spec. A user's class must be one that registered models can carry, and DuckDB must accept its SQL.
+    """Return a valid file's spec.
 
+    A user's class must be one that registered models can carry, the family's library must take its settings, and DuckDB its SQL.
     Not rules of the spec: DAG files are parsed every few seconds, and this reads the text of all that the class imports.
     """
     found = check_file(path)
     document = read_document(Path(path).read_bytes(), path)
     of_class = own_class_problems(found.spec.train.model)
     placed = [problem_at(document, ("train", "model"), problem.code, problem.message, hint=problem.hint) for problem in of_class]
+    wrong = library_violations(found.spec)
+    placed += [problem_at(document, violation.path, violation.code, violation.message, hint=violation.hint) for violation in wrong]
     if placed := [*placed, *sql_problems(found.spec, document)]:
         raise SpecError(path, placed)
     return found

@@ -153,8 +153,14 @@ def _settings_schema(train: Train) -> dict[str, JsonValue]:
     facts = FAMILIES.get(train.model)
     if facts is None:
         return {"type": "object", "default": train.settings}
-    properties = {name: _property(_schema_of(facts.settings), name, value) for name, value in train.settings.items()}
-    return {"type": "object", "properties": properties, "additionalProperties": False, "default": train.settings}
+    known = [name for name in facts.settings.model_fields if name in train.settings]
+    properties = {name: _property(_schema_of(facts.settings), name, train.settings[name]) for name in known}
+    return {
+        "type": "object",
+        "properties": properties,
+        "additionalProperties": facts.takes_other_settings,
+        "default": train.settings,
+    }
 
 
 def _evaluate_schema(spec: PipelineSpec) -> dict[str, JsonValue]:

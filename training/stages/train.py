@@ -301,6 +301,7 @@ def model_files(
         "environment": environment(() if family is None else family.libraries),
         "device": device_words(gang.device),
         "inputs": {name: types[name] for name in serving_inputs(transforms)},
+        **({"requirements": list(result.requirements)} if result.requirements else {}),
         **classes,
     }
     files = {

@@ -35,7 +35,8 @@ def save_model(store: Store, manifest: Manifest, folder: Path, *, inputs: Mappin
     """
     data = store.manifests.fetch(manifest, folder / DATA)
     (data / HISTORY).unlink(missing_ok=True)
-    code = model_code(json.loads((data / "model.json").read_bytes())["family"])
+    facts = json.loads((data / "model.json").read_bytes())
+    code = model_code(facts["family"], facts.get("requirements", ()))
     archive = write_code(code, folder)
     description = Model(metadata={"inputs": dict(inputs), "model_digest": manifest.digest})
     mlflow.pyfunc.add_to_model(

@@ -11,7 +11,7 @@ import io
 import re
 import tokenize
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple
 
@@ -48,8 +48,11 @@ class ModelCode(NamedTuple):
     """Distributions that it imports, pinned to the versions here."""
 
 
-def model_code(family: str) -> ModelCode:
+def model_code(family: str, more: Collection[str] = ()) -> ModelCode:
     """Return the code that models of a family (`boosted_trees`, or `package.module:Class`) carry.
+
+    Args:
+        more: requirements of one model (`training.models.base.FitResult`).
 
     Raises:
         SpecError: `model.not_isolated`, a user's class imports what cannot be carried; `model.unknown`.
@@ -59,7 +62,8 @@ def model_code(family: str) -> ModelCode:
     if carried.problems:
         raise SpecError("train.model", carried.problems)
     found = {distribution for top in carried.libraries for distribution in distributions_with(top)}
-    requirements = sorted(f"{distribution}=={importlib.metadata.version(distribution).split('+')[0]}" for distribution in found)
+    pinned = (f"{distribution}=={importlib.metadata.version(distribution).split('+')[0]}" for distribution in found)
+    requirements = sorted({*pinned, *more})
     files = {"__init__.py": ENTRY.format(module=module, name=name, requirements=requirements)}
     files |= {found.file: _text_of(found.path, found.package, carried.sources) for found in carried.modules}
     # It checks the interpreter of the installation's commands.

@@ -6,12 +6,13 @@ entry point of the group `nightshift.families` names. DAG files come here, so a 
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from training.errors import Problem, SpecError, shown
 from training.installation import MODEL_PACKAGES
@@ -19,8 +20,12 @@ from training.spec.descriptors.gates import GATES
 from training.spec.descriptors.metrics import METRICS
 from training.spec.descriptors.sources import SOURCES
 from training.spec.registry import Registry
-from training.spec.rules.rule_problems import Rule
+from training.spec.rules.rule_problems import Rule, Violation
 from training.spec.scalar_types import Section
+
+if TYPE_CHECKING:
+    # The sections import this module.
+    from training.spec.pipeline_spec import PipelineSpec
 
 MODELS_FOLDER: Final = Path(__file__).resolve().parents[2] / "models"
 NEURAL_ONLY: Final = (
@@ -64,12 +69,22 @@ class FamilyDescriptor:
     """What it takes besides."""
     rules: tuple[Rule, ...] = ()
     """What else `nightshift check` refuses."""
+    settings_check: str = ""
+    """`module:function` that yields, of a spec, what else is wrong with its settings. `nightshift check` calls it, and no DAG file: it may
+    import the library."""
+    yaml_settings: tuple[str, ...] = ()
+    """Keys of its settings that the YAML alone may have: no trigger changes them, and no study searches them."""
     outside_format: str = ""
     """Format of models from outside that it takes (`training.spec.registration`); empty: none but a torch model's safetensors."""
     is_trained: bool = True
     """Whether a YAML may name it; if not, all of its models come from outside."""
     threads: int = 1
     """Of each process, unless `placement.cpus` says otherwise. Fixed: another number of threads can round otherwise."""
+
+    @property
+    def takes_other_settings(self) -> bool:
+        """Whether its settings may have keys that only its library knows."""
+        return self.settings.model_config.get("extra") == "allow"
 
     def __post_init__(self) -> None:
         # The registration of a model reads the first one, at the end of the run.
@@ -96,6 +111,15 @@ FAMILIES: Final[Registry[FamilyDescriptor]] = Registry(
 def trained_families() -> Mapping[str, FamilyDescriptor]:
     """Return the families that `train.model` may name besides classes of allowed packages, sorted; without those that are broken."""
     return {name: facts for name, facts in FAMILIES.usable().items() if facts.is_trained}
+
+
+def library_violations(spec: PipelineSpec) -> list[Violation]:
+    """Return what a family's library finds wrong with the settings of a spec; no DAG file may call this."""
+    facts = FAMILIES.get(spec.train.model)
+    if facts is None or not facts.settings_check:
+        return []
+    module, _, name = facts.settings_check.partition(":")
+    return list(getattr(importlib.import_module(module), name)(spec))
 
 
 def place_of(model: str) -> str:

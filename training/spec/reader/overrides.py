@@ -181,6 +181,10 @@ def _of_the_yaml_alone(spec: PipelineSpec, changed: PipelineSpec) -> list[Proble
         found["train.model"] = "names a class of your own: which code runs is the YAML's alone"
     if changed.train.placement.pool != spec.train.placement.pool:
         found["train.placement.pool"] = "is the YAML's alone: Airflow knows the pool before a run begins"
+    facts, before, after = FAMILIES.get(changed.train.model), spec.train.settings, changed.train.settings
+    for name in () if facts is None else facts.yaml_settings:
+        if before.get(name) != after.get(name):
+            found[f"train.settings.{name}"] = "is the YAML's alone: it says which code runs"
     return [Problem(code="conf.unknown_key", message=message, hint="set it in the YAML", field=key) for key, message in found.items()]
 
 
@@ -204,15 +208,15 @@ def _data_with(values: JsonObject, given: SourceOverrides) -> JsonObject:
 
 
 def _train_with(values: JsonObject, given: Mapping[str, Any]) -> dict[str, JsonValue]:
-    """Return the section with the keys given. Another family begins with its own settings, without the keys that it has no use for."""
+    """Return the section with the keys given. Another family begins with its own settings, without keys that one of the two has no use for."""
     # A null within settings is a value: only the user's model knows its meaning.
     known: dict[str, Any] = {
         key: value if key == "settings" else _given({"": value})[""] for key, value in given.items() if value is not None
     }
     model = known.get("model", values["model"])
     if model != values["model"]:
-        facts = FAMILIES.get(str(model))
-        unused = {"settings", *(facts.ignored_keys if facts else ())}
+        families = [FAMILIES.get(str(name)) for name in (model, values["model"])]
+        unused = {"settings", *(key for facts in families if facts for key in facts.ignored_keys)}
         values = {key: value for key, value in values.items() if key not in unused}
     merged = {key: {**json_object(values.get(key, {})), **known[key]} for key in MERGED if isinstance(known.get(key), dict)}
     return {**values, **known, **merged}

@@ -36,8 +36,10 @@ def family_fits(train: Train) -> Iterator[Violation]:
         message = f"models of {train.model} are not trained here: they come from outside"
         hint = f"known: {', '.join(trained_families())}; docs/promotion.md has models from outside"
         yield Violation(MODEL, "model.imported", message, hint)
-    if train.learning_rate is None and (facts is None or "learning_rate" not in facts.ignored_keys):
-        yield Violation(("train", "learning_rate"), "field.missing", f"the key learning_rate is missing: {train.model} needs it")
+    for key in ("epochs", "learning_rate"):
+        is_given = key in train.model_fields_set and getattr(train, key) is not None
+        if not is_given and (facts is None or key not in facts.ignored_keys):
+            yield Violation(("train", key), "field.missing", f"the key {key} is missing: {train.model} needs it")
     if facts is None:
         return
     for key in facts.needs:

@@ -34,9 +34,10 @@ def parameters_fit(tune: Tune | None, train: Train) -> Iterator[Violation]:
     for name, space in tune.space.items():
         path: Path = ("tune", "space", name)
         facts = FAMILIES.get(train.model)
+        is_open = facts is None or (facts.takes_other_settings and name.removeprefix(SETTINGS) not in facts.yaml_settings)
         if facts is not None and name in facts.ignored_keys:
             yield Violation(path, "field.conflict", f"{name} has no effect on {train.model}", "leave it out")
-        elif name not in known and not (facts is None and name.startswith(SETTINGS) and len(name) > len(SETTINGS)):
+        elif name not in known and not (is_open and name.startswith(SETTINGS) and len(name) > len(SETTINGS)):
             yield Violation(
                 path,
                 "tune.unknown_param",
@@ -52,7 +53,10 @@ def known_parameters(train: Train) -> list[str]:
     facts = FAMILIES.get(train.model)
     if facts is None:
         return [*SEARCHED, *(SETTINGS + name for name in train.settings)]
-    return [*(key for key in SEARCHED if key not in facts.ignored_keys), *(SETTINGS + name for name in facts.settings.model_fields)]
+    # Of an estimator, the parameters that the YAML has.
+    own = dict.fromkeys([*facts.settings.model_fields, *(train.settings if facts.takes_other_settings else ())])
+    settings = [SETTINGS + name for name in own if name not in facts.yaml_settings]
+    return [*(key for key in SEARCHED if key not in facts.ignored_keys), *settings]
 
 
 def with_settings(train: Train, settings: Mapping[str, object]) -> Train:

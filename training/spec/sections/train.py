@@ -107,15 +107,15 @@ class Train(Section):
     """A family of training/models/, or `package.module:Class` of an allowed package."""
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
     """Of the initial weights, the order of rows, and all random numbers of the training. Unit: none."""
-    epochs: Annotated[int, Field(ge=1, le=100_000)]
-    """Passes over the training rows; boosting rounds for trees. Unit: epochs."""
+    epochs: Annotated[int, Field(ge=1, le=100_000)] = 1
+    """Passes over the training rows; boosting rounds for trees. Required, but for `sklearn`, which has none. Unit: epochs."""
     batch_size: Annotated[int, Field(ge=1, le=2**27)] | None = None
     """Rows of one step over all processes. Absent, for a class of your own: 1,024. Unit: rows."""
     micro_batch_size: Annotated[int, Field(ge=1, le=2**27)] | None = None
     """Rows that a process holds in memory at once; it adds up the gradients of its share of a batch. Absent: the whole share.
     Unit: rows."""
     learning_rate: Annotated[float, Field(gt=0, le=100)] | None = None
-    """Required, but for `linear`, which has none. Unit: none."""
+    """Required, but for `linear` and `sklearn`, which have none. Unit: none."""
     warmup_steps: Annotated[int, Field(ge=0, le=10**9)] | None = None
     """Steps until the learning rate is reached, linearly; absent: a twentieth of all steps. Unit: steps. Example: `100`."""
     warmup_share: Annotated[float, Field(ge=0, le=1)] | None = None

@@ -134,12 +134,12 @@ def test_newer_format_is_refused_in_words(ranking: PipelineSpec) -> None:
 
 def test_frozen_spec_that_lacks_a_part_is_refused(ranking: PipelineSpec) -> None:
     frozen = freeze(ranking)
-    del frozen["train"]["epochs"]
+    del frozen["train"]["model"]
     with pytest.raises(SpecError) as caught:
         PipelineSpec.thaw(frozen)
     assert (
         caught.value.message
-        == "frozen spec: [spec.format] frozen spec does not hold what this version reads: train.epochs (start a new run)"
+        == "frozen spec: [spec.format] frozen spec does not hold what this version reads: train.model (start a new run)"
     )
 
 

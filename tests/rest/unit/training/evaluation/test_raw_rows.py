@@ -35,11 +35,13 @@ from training.stages import evaluate
 pytestmark = pytest.mark.slow
 
 BATCH = 64
+TREES = "model: boosted_trees, seed: 3, epochs: 20, learning_rate: 0.3, settings: {max_depth: 3}"
 SCALED = {"noise: {transform: number}": "noise: {transform: standard}"}
 MODELS: dict[str, dict[str, str]] = {
     "boosted_trees": {},
     "lightgbm": {"model: boosted_trees": "model: lightgbm", "settings: {max_depth: 3}": "settings: {num_leaves: 7}"},
-    "linear": {"model: boosted_trees, seed: 3, epochs: 20, learning_rate: 0.3, settings: {max_depth: 3}": "model: linear, epochs: 20"},
+    "linear": {TREES: "model: linear, epochs: 20"},
+    "sklearn": {TREES: "model: sklearn, settings: {estimator: sklearn.ensemble.HistGradientBoostingClassifier, max_iter: 5}"},
 }
 RULES = "primary: auc, slices: [country, channel], sensitive: [country], entities: [customer], slice_support: 50"
 

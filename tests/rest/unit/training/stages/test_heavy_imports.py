@@ -68,6 +68,13 @@ ALLOWED: Final = {
         "evaluate": FRAMES | MLFLOW | SKLEARN | {"lightgbm"},
         LATENCY: FRAMES | SKLEARN | {"lightgbm"},
     },
+    "sklearn": {
+        "prepare": FRAMES,
+        "train": FRAMES | MLFLOW | SKLEARN,
+        "evaluate": FRAMES | MLFLOW | SKLEARN,
+        LATENCY: FRAMES | SKLEARN,
+        "promote": MLFLOW | {"sqlalchemy"},
+    },
     # Scoring is NumPy's.
     "linear": {
         "train": FRAMES | MLFLOW | {"scipy"},
@@ -81,6 +88,7 @@ TRAINS: Final = {
     "boosted_trees": "model: boosted_trees, seed: 3, epochs: 20, learning_rate: 0.3, settings: {max_depth: 3}",
     "lightgbm": "model: lightgbm, epochs: 20, learning_rate: 0.3, settings: {num_leaves: 7}",
     "linear": "model: linear, epochs: 50",
+    "sklearn": "model: sklearn, settings: {estimator: sklearn.linear_model.LogisticRegression}",
 }
 
 NOTES_IMPORTS = """

@@ -212,7 +212,8 @@ def test_form_has_the_specs_values_as_defaults_and_accepts_them(ranking: Pipelin
 def test_form_accepts_its_own_defaults_for_every_family(flights: PipelineSpec, family: str) -> None:
     facts = FAMILIES.get(family)
     assert facts is not None
-    settings = facts.settings().model_dump(mode="json")
+    needed = {"estimator": "sklearn.tree.DecisionTreeClassifier"} if family == "sklearn" else {}
+    settings = facts.settings(**needed).model_dump(mode="json")
     spec = flights.model_copy(update={"train": Train.model_validate({"model": family, "epochs": 5, "settings": settings})})
     schema = params_schema(spec)
     for part in schema.values():

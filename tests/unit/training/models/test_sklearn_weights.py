@@ -1,0 +1,81 @@
+"""Weights of scikit-learn's estimators: the same bytes from every process, and nothing but allowed types in them."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from functools import partial
+
+import numpy as np
+import pytest
+import skops.io
+from sklearn.linear_model import LinearRegression
+from sklearn.preprocessing import FunctionTransformer
+
+from training.errors import DataError
+from training.models.sklearn.weights import loaded, saved
+from training.runtime.provenance import CHECKOUT
+
+TWELVE = """
+import hashlib, json, warnings
+import numpy as np
+from sklearn import calibration, ensemble, gaussian_process, linear_model, neighbors, neural_network, svm, tree
+from training.models.sklearn.weights import loaded, saved
+warnings.simplefilter("ignore")
+rows = np.random.default_rng(0).normal(size=(60, 3))
+estimators = [
+    ensemble.HistGradientBoostingRegressor(max_iter=3, random_state=1),
+    ensemble.HistGradientBoostingClassifier(max_iter=3, random_state=1),
+    ensemble.RandomForestClassifier(3, random_state=1),
+    ensemble.ExtraTreesRegressor(3, random_state=1),
+    ensemble.GradientBoostingClassifier(n_estimators=3, random_state=1),
+    ensemble.AdaBoostRegressor(n_estimators=3, random_state=1),
+    tree.DecisionTreeClassifier(random_state=1),
+    linear_model.LogisticRegression(random_state=1),
+    linear_model.PoissonRegressor(),
+    neighbors.KNeighborsRegressor(),
+    neural_network.MLPRegressor(hidden_layer_sizes=[4], max_iter=3, random_state=1),
+    calibration.CalibratedClassifierCV(svm.LinearSVC(random_state=1)),
+]
+digests = {}
+for estimator in estimators:
+    labels = np.digitize(rows[:, 0], [-0.5, 0.5]) if hasattr(estimator, "predict_proba") else np.abs(rows[:, 0])
+    weights = saved(estimator.fit(rows, labels))
+    assert np.array_equal(loaded(weights, ()).predict(rows), estimator.predict(rows)), estimator
+    digests[type(estimator).__name__] = hashlib.sha256(weights).hexdigest()
+print(json.dumps(digests))
+"""
+
+
+def test_two_processes_write_the_same_bytes_of_twelve_estimators() -> None:
+    # Addresses in memory and the seed of hashes are those of a process.
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", TWELVE],
+            env={**os.environ, "PYTHONPATH": str(CHECKOUT), "PYTHONHASHSEED": seed, "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+        )
+        for seed in ("1", "2")
+    ]
+    first, second = (json.loads(process.communicate(timeout=300)[0]) for process in started)
+    assert first == second
+    assert len(first) == 12
+
+
+def test_the_archive_has_no_time_and_its_members_have_numbers() -> None:
+    weights = saved(LinearRegression().fit(np.eye(3), np.arange(3.0)))
+    with zipfile.ZipFile(io.BytesIO(weights)) as archive:
+        assert {(each.date_time, each.compress_type) for each in archive.infolist()} == {((1980, 1, 1, 0, 0, 0), zipfile.ZIP_STORED)}
+        assert archive.namelist() == ["schema.json", *(f"{number}.npy" for number in range(len(archive.namelist()) - 1))]
+
+
+@pytest.mark.parametrize("function", [os.system, np.save, partial(np.add, 1)], ids=["os", "numpy", "partial"])
+def test_a_function_in_the_weights_is_refused(function: object) -> None:
+    weights = skops.io.dumps(FunctionTransformer(func=function))
+    with pytest.raises(DataError, match="types that are not allowed: ") as caught:
+        loaded(weights, ())
+    assert caught.value.code == "estimator.untrusted"
