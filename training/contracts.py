@@ -11,7 +11,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import IntEnum
 from typing import Any, Final, Self, TypeAlias, TypeVar
 
@@ -26,6 +26,8 @@ MAX_CLOCK_SKEW: Final = timedelta(minutes=5)
 
 Instant: TypeAlias = datetime
 """A moment that a run or a version is as of: aware. `instant_text` writes it to JSON, `instant_of` reads it."""
+
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 Scalar = str | int | float | bool | None
 T = TypeVar("T")
@@ -77,6 +79,11 @@ def instant_of(text: str) -> Instant:
 def instant_text(instant: Instant) -> str:
     """Return an instant as JSON, tags and people have it: ISO 8601 with its offset."""
     return instant.isoformat()
+
+
+def microseconds_of(instant: Instant) -> int:
+    """Return an instant as microseconds since 1970, exactly: a float lacks some."""
+    return (instant - EPOCH) // timedelta(microseconds=1)
 
 
 def json_number(value: T) -> T | str:

@@ -33,12 +33,20 @@ MAX_RUN_COLUMNS: Final = 12
 
 
 def render_report(
-    findings: Findings, *, pipeline: str, as_of: Instant, window: tuple[Instant, Instant], snapshot_digest: str, timezone: str = "UTC"
+    findings: Findings,
+    *,
+    pipeline: str,
+    as_of: Instant,
+    window: tuple[Instant, Instant],
+    snapshot_digest: str,
+    timezone: str = "UTC",
+    outside: Sequence[str] = (),
 ) -> bytes:
     """Return the page: verdict, every check with observed, allowed and status, rows per day, drift, column statistics.
 
     Args:
         as_of, window: shown on the clock of `timezone`, the pipeline's.
+        outside: what `ingest` says of rows outside of the window.
     """
     most = max(findings.rows_per_day.values(), default=0)
     values = {
@@ -47,6 +55,7 @@ def render_report(
         "window": [local_moment(end, timezone) for end in window],
         "snapshot_digest": snapshot_digest,
         "counts": findings.counts,
+        "outside": outside,
         "checks": sorted(findings.checks, key=lambda check: STATUS_ORDER[check.status]),
         "days": [(day, rows, round(100 * rows / most, 1) if most else 0) for day, rows in findings.rows_per_day.items()],
         "statistics": findings.statistics,

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import struct
-from datetime import UTC, datetime, timedelta
-from typing import Final
+from datetime import datetime
 from zoneinfo import ZoneInfo
 
 import numpy as np
 import pyarrow as pa
 
+from training.contracts import microseconds_of
 from training.errors import DataError, shown
 from training.sources.arrow_schema import ARROW_TYPES, type_name
 from training.sources.listing import path_below
 from training.sources.table_contract import TableContract
 from training.spec.schedule.partitions import bounds_of, values_at
-
-EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def generated_column(name: str, num_rows: int, contract: TableContract, source: str, partition: str | None) -> pa.Array:
@@ -60,5 +58,5 @@ def _value_of_path(name: str, kind: pa.DataType, num_rows: int, contract: TableC
 
 def instant_scalar(moment: datetime) -> pa.Scalar:
     """Return an instant as Arrow's. Made of bytes: PyArrow imports pandas to convert a Python value, 0.25 s of CPU."""
-    microseconds = (moment - EPOCH) // timedelta(microseconds=1)
-    return pa.Array.from_buffers(ARROW_TYPES["timestamp"], 1, [None, pa.py_buffer(struct.pack("<q", microseconds))])[0]
+    data = pa.py_buffer(struct.pack("<q", microseconds_of(moment)))
+    return pa.Array.from_buffers(ARROW_TYPES["timestamp"], 1, [None, data])[0]

@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from training.errors import DataError, NightshiftError, UnavailableError, shown
 from training.runtime.exhausted_resources import machine_limit
@@ -22,6 +21,7 @@ from training.sources.arrow_schema import ARROW_TYPES, check_named, declared_col
 from training.sources.generated_columns import generated_column, instant_scalar
 from training.sources.interface import ArrowStream, PartContent, SourceWindow
 from training.sources.row_filters import selected
+from training.sources.rows_outside import Microseconds, RowsOutside
 from training.sources.size_limits import check_size, decoded_bytes
 from training.sources.stored_types import EncodingCounts, conformed, index_columns, is_changed, nested_remedy, remedy
 from training.sources.table_contract import TableContract
@@ -44,9 +44,6 @@ FOOTER_END_BYTES: Final = 8
 """Of a Parquet file: the footer's length, and the magic number."""
 SIGNATURE_BYTES: Final = 28
 """Nonce and tag of AES-GCM."""
-
-
-Microseconds = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +95,15 @@ def part_as_is(contract: TableContract, path: Path, *, source: str, limit_bytes:
         return TablePart(path, num_rows, schema, size_bytes)
 
 
-def part_of_rows(contract: TableContract, rows: pa.Table, window: SourceWindow, written: Path, *, source: str) -> TablePart:
+def part_of_rows(
+    contract: TableContract,
+    rows: pa.Table,
+    window: SourceWindow,
+    written: Path,
+    *,
+    source: str,
+    outside: RowsOutside | None = None,
+) -> TablePart:
     """Add a part's derived columns, keep the rows of the window, sort them, and write them to a file.
 
     The bytes written depend on the rows, the contract and the window alone.
@@ -107,11 +112,15 @@ def part_of_rows(contract: TableContract, rows: pa.Table, window: SourceWindow, 
         rows: of `read_rows`.
         written: path of the file to write.
         source: what to call the part in messages.
+        outside: is given the times of all rows; None: they are not counted.
 
     Raises:
         DataError: of `derive`, `of_window`, `selected` and `with_known_label`.
     """
-    table = of_window(contract, derive(contract, rows, source=source), window, source=source)
+    every = derive(contract, rows, source=source)
+    table = of_window(contract, every, window, source=source)
+    if outside is not None:
+        outside.add(_microseconds(every, contract), window)
     table, left_out = selected(contract, table, source=source)
     table, unknown_us = with_known_label(contract, table, window, source=source)
     times = None if unknown_us is None else LabelTimes(_microseconds(table, contract), unknown_us)

@@ -22,7 +22,7 @@ _NOT_OF_THE_CELLS: Final = frozenset({"known", "because"})
 _PLACES: Final = frozenset(
     {"uri", "kind", "settings", "source_name", "generated", "stored_as", "scale", "zone", "number_format", "missing"}
 )
-_NOT_OF_THE_CHECKS: Final = frozenset({"memory"})
+_NOT_OF_THE_CHECKS: Final = frozenset({"memory", "future_rows"})
 _NOT_OF_THE_WEIGHTS: Final = frozenset(
     {"placement", "checkpoint", "activation_checkpointing", "replica_check_steps", "straggler_ratio", REFIT}
 )
@@ -62,7 +62,8 @@ def import_part(spec: PipelineSpec) -> dict[str, JsonValue]:
 
 
 def _ingest(values: JsonObject) -> dict[str, JsonValue]:
-    return {"data": _data(values, without=_NOT_OF_THE_ROWS), "timezone": values["timezone"]}
+    future_rows = json_object(values["validate"])["future_rows"]
+    return {"data": _data(values, without=_NOT_OF_THE_ROWS), "timezone": values["timezone"], "future_rows": future_rows}
 
 
 def _validate(values: JsonObject) -> dict[str, JsonValue]:

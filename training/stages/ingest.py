@@ -6,7 +6,7 @@ python -m training.stages.ingest REQUEST_URI
 from __future__ import annotations
 
 import logging
-from datetime import datetime
+from datetime import UTC, datetime
 
 from training.contracts import JsonObject
 from training.data.join.derived import check_baseline
@@ -17,6 +17,7 @@ from training.data.snapshot.meta import rows_per_table
 from training.database import connect
 from training.runtime.runner import StageContext, StageOutput, main
 from training.sources.listing import lookback_of
+from training.sources.rows_outside import RowsOutside, outside_lines
 from training.sources.table_contract import contracts_of
 from training.spec import PipelineSpec
 from training.spec.schedule.instants import window
@@ -30,17 +31,21 @@ def work(context: StageContext) -> StageOutput:
 
     Raises:
         DataError: what the sources hold is not what the spec declares, and validation could not even look at it; `derive.expression`, the
-            spec's SQL baseline is not an expression over its columns; the existing snapshot is missing or damaged.
+            spec's SQL baseline is not an expression over its columns; the existing snapshot is missing or damaged; `data.empty`,
+            `data.future_rows`, of the times of the rows.
         DeniedError: `snapshot.deprecated`.
     """
     spec, request, store = context.spec, context.request, context.store
     # Evaluate computes it from the columns of the spec: nothing has to be read or trained to refuse it.
     check_baseline(spec)
-    chosen = request.parameters.get("snapshot")
+    chosen, outside = request.parameters.get("snapshot"), RowsOutside(datetime.now(UTC))
     if chosen is None:
         plan = _plan(spec, request.parameters["listing"], request.as_of)
         with context.timed("snapshot"):
-            uri, manifest = take_snapshot(store, plan, context.folder, on_file=lambda done, total: context.progress(done, total, "files"))
+            uri, manifest = take_snapshot(
+                store, plan, context.folder, on_file=lambda done, total: context.progress(done, total, "files"), outside=outside
+            )
+        outside.check(plan.window_of(plan.contracts[0]), table=plan.contracts[0].name, limit=spec.validate_.future_rows)
     else:
         # As it is: its rows, window and time, whatever the sources hold now.
         uri, manifest = str(chosen), store.manifests.get(str(chosen), kind=KIND)
@@ -50,6 +55,8 @@ def work(context: StageContext) -> StageOutput:
     if chosen is not None:
         logger.info("snapshot %s as of %s is taken again; the sources are not read", version, manifest.meta["as_of"])
     _log_rows(manifest)
+    for line in outside_lines(outside.scalars()):
+        logger.log(logging.WARNING if outside.future.rows else logging.INFO, "%s: %s", manifest.meta["main"], line)
     set_run_ref(store, request, "snapshot", uri)
     tables, unknown = manifest.meta["tables"], manifest.meta.get(META_KEY)
     scalars = {
@@ -58,6 +65,7 @@ def work(context: StageContext) -> StageOutput:
         "files": len(manifest.files),
         "bytes": sum(entry.size_bytes for entry in manifest.files.values()),
         "version": version,
+        **outside.scalars(),
     }
     return StageOutput(artifact_uri=uri, digest=manifest.digest, scalars=scalars)
 

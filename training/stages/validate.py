@@ -19,6 +19,7 @@ from training.errors import DataError
 from training.pages.validation import render_report
 from training.runtime.runner import StageContext, StageOutput, main
 from training.sources.listing import profile_ref_name, snapshot_ref_name
+from training.sources.rows_outside import outside_lines
 from training.sources.table_contract import contracts_of
 from training.store import Manifest, Store, point_at
 from training.store.work_folder import StoreUri
@@ -58,6 +59,7 @@ def work(context: StageContext) -> StageOutput:
         window=(instant_of(window["start"]), instant_of(window["end"])),
         snapshot_digest=manifest.digest,
         timezone=context.spec.timezone,
+        outside=[*outside_lines(request.parameters.get("ingest", {}))],
     )
     report_uri = context.publish_page("validation", page)
     for check in findings.checks:

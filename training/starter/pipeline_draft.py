@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta
 from typing import Final
 
 import numpy as np
 
+from training.contracts import EPOCH
 from training.data.features.rounding_loss import SAMPLED_VALUES, WARNED_LOSS, rounding_loss
 from training.errors import DataError
 from training.sql.expressions import quoted
@@ -19,6 +20,7 @@ from training.starter.label_task import GuessedLabel
 from training.starter.leakage import suspects
 from training.starter.series import Series, series_of
 from training.starter.splits import DAY, span_of, split_of
+from training.starter.strange_times import StrangeTimes, strange_times
 from training.starter.tables import FoundTable, Report
 from training.starter.time_columns import EventTime, times_of
 from training.starter.yaml_scalars import duration, flow_list, scalar
@@ -72,7 +74,8 @@ def drafted(table: FoundTable, time: EventTime, label: GuessedLabel, choices: Ch
         DataError: `init.key`, no columns identify a row; `init.features`, nothing is left to learn from; `init.split`, rows cannot be
             divided so.
     """
-    first, last = _range(table, time)
+    strange = strange_times(table, time, choices.now)
+    first, last = _range(table, time, strange)
     span = span_of(table, time, first, last, choices)
     names = [name for name in table.columns if name not in (label.column, time.column)]
     late = suspects(table, label.sql, names=names, is_number=label.task == "regression", report=report)
@@ -103,6 +106,7 @@ def drafted(table: FoundTable, time: EventTime, label: GuessedLabel, choices: Ch
         entities=_independent(table, found_key, choices) if first == last else (),
         is_recent=not time.is_constant and choices.now - last < timedelta(days=3),
         notes=[
+            *strange.notes,
             *span.notes,
             *notes,
             *(_few_times(table, time, found_key, test_rows) if first != last else ()),
@@ -113,9 +117,9 @@ def drafted(table: FoundTable, time: EventTime, label: GuessedLabel, choices: Ch
     )
 
 
-def _range(table: FoundTable, time: EventTime) -> tuple[datetime, datetime]:
-    query = f"SELECT epoch_us(min({time.instant})), epoch_us(max({time.instant})) FROM rows"  # noqa: S608 - quoted
-    first, last = (datetime.fromtimestamp(0, UTC) + timedelta(microseconds=value) for value in table.connection.sql(query).fetchall()[0])
+def _range(table: FoundTable, time: EventTime, strange: StrangeTimes) -> tuple[datetime, datetime]:
+    query = f"SELECT epoch_us(min({time.instant})), epoch_us(max({time.instant})) FROM rows WHERE NOT ({strange.sql})"  # noqa: S608 - quoted
+    first, last = (EPOCH + timedelta(microseconds=value) for value in table.connection.sql(query).fetchall()[0])
     return first, last
 
 

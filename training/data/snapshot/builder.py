@@ -6,19 +6,20 @@ import logging
 import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
 import numpy as np
 
-from training.contracts import JsonObject
+from training.contracts import JsonObject, microseconds_of
 from training.data.snapshot.label_delay import SplitRule, UnknownLabels, unknown_labels
 from training.data.snapshot.meta import PartFacts, SnapshotMeta, TableFacts
 from training.errors import DataError, shown
 from training.sources.arrow_schema import schema_hash
 from training.sources.interface import ListedPart, Source, SourcePart, SourceWindow
 from training.sources.registry import source_of
+from training.sources.rows_outside import RowsOutside
 from training.sources.size_limits import check_size, table_limit_bytes
 from training.sources.snapshot_files import LabelTimes, TablePart, part_as_is, part_of_rows, read_rows
 from training.sources.stored_types import EncodingCounts
@@ -55,13 +56,30 @@ class SnapshotPlan:
     split_rule: SplitRule | None = None
     """By which rows without a known label are counted; None: they are not."""
 
+    def window_of(self, contract: TableContract) -> SourceWindow:
+        """Return which rows of a table the run may see."""
+        if contract.name == self.contracts[0].name:
+            return SourceWindow(self.lookback.get(contract.name, self.start), self.end, self.as_of)
+        return SourceWindow(self.lookback.get(contract.name), None, self.as_of)
 
-def take_snapshot(store: Store, plan: SnapshotPlan, folder: Path, *, on_file: Callable[[int, int], None]) -> tuple[str, Manifest]:
+
+@dataclass(slots=True)
+class _Counts:
+    """What is counted while the files of a table are read."""
+
+    outside: RowsOutside | None
+    encodings: EncodingCounts = field(default_factory=EncodingCounts)
+
+
+def take_snapshot(
+    store: Store, plan: SnapshotPlan, folder: Path, *, on_file: Callable[[int, int], None], outside: RowsOutside | None = None
+) -> tuple[str, Manifest]:
     """Store the files of all tables and the manifest that names them. Equal sources and an equal plan give an equal manifest.
 
     Args:
         folder: scratch space for one file at a time.
         on_file: called with (files done, files in all).
+        outside: is given the times of the main table's rows, of files that are not kept as they are.
 
     Raises:
         DataError: `data.empty`, a table has no files; `source.changed`, `source.missing`; `source.too_large`, a file or a table;
@@ -81,7 +99,7 @@ def take_snapshot(store: Store, plan: SnapshotPlan, folder: Path, *, on_file: Ca
         schemas: dict[str, dict[str, str]] = {}
         left_out: Counter[str] = Counter()
         members = {member.name: (member, source_of(member)) for member in contract.members}
-        window, counts = _window(contract, plan), EncodingCounts()
+        window, counts = plan.window_of(contract), _Counts(outside if contract is plan.contracts[0] else None)
         for name, listed in _named(contract, plan.listing.get(contract.name, ())):
             check_size(listed.size_bytes, limit_bytes, what=listed.uri)
             member, source = members[listed.table or contract.name]
@@ -94,7 +112,7 @@ def take_snapshot(store: Store, plan: SnapshotPlan, folder: Path, *, on_file: Ca
             check_size(table_bytes, limit_bytes, what=f"table {shown(contract.name)}, {len(parts)} files", rows=num_rows)
             done += 1
             on_file(done, total)
-        for line in counts.lines():
+        for line in counts.encodings.lines():
             logger.info("%s: %s", contract.name, line)
         tables[contract.name] = _table_facts(parts, schemas)
         if left_out:
@@ -141,7 +159,7 @@ def _take_part(
     window: SourceWindow,
     folder: Path,
     limit_bytes: int,
-    counts: EncodingCounts,
+    counts: _Counts,
 ) -> tuple[FileEntry, TablePart, PartFacts]:
     scratch = folder / "part"
     scratch.mkdir()
@@ -149,10 +167,12 @@ def _take_part(
         content = source.read(listed, scratch, limit_bytes=limit_bytes)
         part: TablePart | None = None
         if contract.is_kept_as_is and isinstance(content.rows, Path):
-            part = part_as_is(contract, content.rows, source=listed.uri, limit_bytes=limit_bytes, counts=counts)
+            part = part_as_is(contract, content.rows, source=listed.uri, limit_bytes=limit_bytes, counts=counts.encodings)
         if part is None:
-            rows = read_rows(contract, content, source=listed.uri, limit_bytes=limit_bytes, partition=listed.partition, counts=counts)
-            part = part_of_rows(contract, rows, window, folder / "part" / "rows.parquet", source=listed.uri)
+            rows = read_rows(
+                contract, content, source=listed.uri, limit_bytes=limit_bytes, partition=listed.partition, counts=counts.encodings
+            )
+            part = part_of_rows(contract, rows, window, folder / "part" / "rows.parquet", source=listed.uri, outside=counts.outside)
         digest = store.objects.put_file(part.path)
         # The content's digest, not the storage's version: equal data on two machines make one snapshot.
         stored = content.rows if isinstance(content.rows, Path) else part.path
@@ -176,7 +196,7 @@ def _unknown_labels(plan: SnapshotPlan, times: Sequence[LabelTimes]) -> UnknownL
     if plan.split_rule is None or not times:
         return None
     # Without the history before the window.
-    begins_us = round(plan.start.timestamp() * 1_000_000)
+    begins_us = microseconds_of(plan.start)
     every = (np.concatenate(us) for us in zip(*((t.known_us, t.unknown_us) for t in times), strict=True))
     both = LabelTimes(*(us[us >= begins_us] for us in every))
     return unknown_labels(both, plan.split_rule, plan.start, plan.end)
@@ -198,9 +218,3 @@ def _table_facts(parts: dict[str, PartFacts], schemas: dict[str, dict[str, str]]
         "schema_hash": common,
         "parts": parts,
     }
-
-
-def _window(contract: TableContract, plan: SnapshotPlan) -> SourceWindow:
-    if contract.name == plan.contracts[0].name:
-        return SourceWindow(plan.lookback.get(contract.name, plan.start), plan.end, plan.as_of)
-    return SourceWindow(plan.lookback.get(contract.name), None, plan.as_of)

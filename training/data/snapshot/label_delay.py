@@ -7,19 +7,21 @@ with them the test split, hold a biased choice of rows unless the split ends whe
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING, Final, TypedDict
 from zoneinfo import ZoneInfo
 
 import numpy as np
 
+from training.contracts import EPOCH, microseconds_of
 from training.data.split.by_time import SplitBounds, earlier
 from training.errors import DataError
 from training.spec import PipelineSpec
 from training.spec.scalar_types import duration_text
 
 if TYPE_CHECKING:
-    from training.sources.snapshot_files import LabelTimes, Microseconds
+    from training.sources.rows_outside import Microseconds
+    from training.sources.snapshot_files import LabelTimes
 
 LABELS_COMPLETE: Final = "labels_complete"
 AFTER_TEST: Final = "after the test split"
@@ -162,10 +164,10 @@ def _by_split(both_us: Microseconds, unknown_us: Microseconds, bounds: SplitBoun
         return {"rows": rows, "unknown": late}
 
     # The first split has what is before the window too: prepare refuses it.
-    first = min(int(known[0]), _microseconds(bounds.start)) if len(known) else _microseconds(bounds.start)
-    starts = [first, *(_microseconds(start) for _, (start, _) in pieces[1:])]
-    splits = {name: count([start, _microseconds(stop)]) for start, (name, (_, stop)) in zip(starts, pieces, strict=True)}
-    inside = count([first, _microseconds(bounds.end)])
+    first = min(int(known[0]), microseconds_of(bounds.start)) if len(known) else microseconds_of(bounds.start)
+    starts = [first, *(microseconds_of(start) for _, (start, _) in pieces[1:])]
+    splits = {name: count([start, microseconds_of(stop)]) for start, (name, (_, stop)) in zip(starts, pieces, strict=True)}
+    inside = count([first, microseconds_of(bounds.end)])
     if bounds.train_end is not None:
         found = list(splits.values())
         splits[IN_A_GAP] = {
@@ -200,8 +202,8 @@ def _by_day(both_us: Microseconds, unknown_us: Microseconds, zone: tzinfo) -> di
     at = _instant(int(unknown_us.min())).astimezone(zone).replace(hour=0, minute=0, second=0, microsecond=0)
     last = int(unknown_us.max())
     known, unknown = np.sort(both_us), np.sort(unknown_us)
-    while _microseconds(at) <= last:
-        edges = [_microseconds(at), _microseconds(at + DAY)]
+    while microseconds_of(at) <= last:
+        edges = [microseconds_of(at), microseconds_of(at + DAY)]
         rows, late = (int(np.diff(np.searchsorted(us, edges))[0]) for us in (known, unknown))
         if late:
             days[at.date().isoformat()] = {"rows": rows, "unknown": late}
@@ -210,8 +212,4 @@ def _by_day(both_us: Microseconds, unknown_us: Microseconds, zone: tzinfo) -> di
 
 
 def _instant(microseconds: int) -> datetime:
-    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=microseconds)
-
-
-def _microseconds(instant: datetime) -> int:
-    return (instant.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+    return EPOCH + timedelta(microseconds=microseconds)

@@ -91,3 +91,9 @@ def test_a_bound_that_no_clock_of_the_zone_shows_is_shown_as_it_is() -> None:
         findings = Findings(statistics={"orders": {"until": until}})
         page = render_report(findings, pipeline="p", as_of=DAY, window=(DAY, DAY), snapshot_digest="d", timezone=zone).decode()
         assert f">{until[bound]}<" in page
+
+
+def test_rows_outside_of_the_window_are_listed() -> None:
+    line = "5 of 9 rows are before the window: 1970-01-01T00:00:00Z"
+    page = render_report(Findings(), pipeline="p", as_of=DAY, window=(DAY, DAY), snapshot_digest="d", outside=[line]).decode()
+    assert f"<li>{line}</li>" in page
