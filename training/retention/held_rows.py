@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from training.data.snapshot.meta import snapshot_meta
 from training.errors import DataError, DeniedError, shown
 from training.evaluation.record import FILE
+from training.stage_table import TRAININGS
 from training.store import Store, records
 from training.store.bucket import Listed
 from training.store.condemned import GONE
@@ -46,7 +47,7 @@ Key = Mapping[str, str]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Holder:
+class RowHolder:
     """One artifact."""
 
     key: str
@@ -68,9 +69,9 @@ class HeldRows:
     """Snapshots that were looked at."""
     parts: set[str] = field(default_factory=set)
     """Digests of the snapshots' files with such rows."""
-    holders: dict[str, Holder] = field(default_factory=dict)
+    holders: dict[str, RowHolder] = field(default_factory=dict)
     """By digest of the manifest."""
-    weights: dict[str, Holder] = field(default_factory=dict)
+    weights: dict[str, RowHolder] = field(default_factory=dict)
     """Models that were trained on them, and checkpoints of these trainings, by digest of the manifest."""
     objects: set[str] = field(default_factory=set)
     """Keys of objects that only holders name."""
@@ -216,9 +217,9 @@ class RowSearch:
         self._add_refs(found)
         return found
 
-    def _holder(self, digest: str) -> Holder:
+    def _holder(self, digest: str) -> RowHolder:
         known = self._known[digest]
-        return Holder(key=self._store.manifests.key(digest), kind=known.kind, size_bytes=sum(known.files.values()))
+        return RowHolder(key=self._store.manifests.key(digest), kind=known.kind, size_bytes=sum(known.files.values()))
 
     def objects_of(self, digests: Collection[str]) -> set[str]:
         """Return the keys of objects that no other manifest than these names."""
@@ -240,7 +241,7 @@ class RowSearch:
             if not made.isdisjoint(keys):
                 found.pages |= set(content_keys(list(result.get("reports", {}).values())))
                 found.mlflow_runs |= {str(run) for request in requests if (run := request["parameters"].get("mlflow_run_id"))}
-            if not read.isdisjoint(keys) and "/train/" in unit.key:
+            if not read.isdisjoint(keys) and unit.key.split("/")[2] in TRAININGS:
                 self._add_checkpoints(found, unit, next(iter(made), ""))
             if not (made | read).isdisjoint(keys):
                 pipelines.add(unit.key.split("/")[1])

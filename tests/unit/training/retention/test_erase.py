@@ -201,7 +201,11 @@ def test_weights_go_with_models_but_those_of_a_champion_stay(store: Store) -> No
     assert "model" in kinds(store)
 
 
-def test_weights_of_no_alias_go_with_models(store: Store) -> None:
+def test_weights_of_no_alias_go_with_models_and_so_do_their_checkpoints(store: Store) -> None:
+    uri, _ = store.manifests.put_files("checkpoint", {"rank0": b"weights"}, {})
+    chain = store.work_folder("orders", "train", b"made".hex().rjust(64, "0")).chain()
+    head = chain.read()
+    chain.move({"kind": "checkpoint", "epoch": 1, "payload": {"uri": uri, "keep": 3}}, expected=head.number if head else 0)
     assert main([*ORDERED, "--models"]) == 0
     assert kinds(store) == []
 
