@@ -199,7 +199,8 @@ def _stages(bench: _Bench, sources: _Sources, say: Say) -> ExitCode:
         say("        prepare was not tried")
         return ExitCode.BAD_DATA
     with _refused_by("prepare"):
-        counts: Mapping[str, Any] = prepare.work(bench.context("prepare", {"snapshot": snapshot.artifact_uri}, {})).scalars
+        prepared = prepare.work(bench.context("prepare", {"snapshot": snapshot.artifact_uri}, {}))
+    counts: Mapping[str, Any] = prepared.scalars
     splits = ", ".join(f"{name} {counts[f'rows_{name}']:,}" for name in ("train", "validation", "test"))
     say(f"  ok    prepare: rows of {splits}; {counts['features']} features")
     # Of a sample, about as many as its share of the bytes says.
@@ -211,7 +212,32 @@ def _stages(bench: _Bench, sources: _Sources, say: Say) -> ExitCode:
         say(f"        label {label}: mean {counts['label_mean']}")
     if "classes" in counts:
         say(f"        label {label}: {counts['classes']} classes")
+    if not sources.is_sample:
+        _say_blocks(bench, prepared.artifact_uri, say)
     return ExitCode.DONE
+
+
+def _say_blocks(bench: _Bench, dataset_uri: str, say: Say) -> None:
+    """Say how many blocks of time the interval of a gain would have."""
+    import numpy as np
+
+    from training.data.dataset.reader import DatasetReader
+    from training.data.join.contract import LABEL
+    from training.evaluation.bootstrap.label_blocks import label_blocks
+    from training.evaluation.raw_rows import RawRows
+    from training.evaluation.rows import LabelledRows
+    from training.registry.gates.significance import blocks_found
+
+    context, rules = bench.context("evaluate", {"dataset": dataset_uri}, {}), bench.spec.evaluate
+    dataset = context.input("dataset")
+    reader = DatasetReader(context.store, dataset, context.folder)
+    raw = RawRows(reader, reader.numbers("test"))
+    labels = reader.rows_numbered(raw.numbers, [LABEL])[LABEL].to_numpy(dtype=np.float64)
+    found = label_blocks(LabelledRows.of(bench.spec, raw, labels, dataset.meta["group"]), confidence=rules.confidence, least=rules.block)
+    if found is not None:
+        is_enough, words = blocks_found(found)
+        by = "by how the labels of the test split depend on each other, an interval of a gain has"
+        say(f"  {'ok  ' if is_enough else 'WARN'}  evaluate: {by} {words}")
 
 
 def _validated(bench: _Bench, snapshot_uri: str, say: Say, *, is_sample: bool) -> bool:

@@ -139,6 +139,12 @@ def _few_times(table: FoundTable, time: EventTime, key: Sequence[str], test_rows
     """Return a note where no later model can be promoted: the test rows have too few times, and the key names nothing with several rows."""
     num_times = int(str(table.value(f"SELECT count(DISTINCT {time.instant}) FROM {test_rows}")))  # noqa: S608 - quoted
     in_file = [quoted(name) for name in key if name in table.columns and name != time.name]
+    num_days = int(str(table.value(f"SELECT count(DISTINCT epoch_us({time.instant}) // 86400000000) FROM {test_rows}")))  # noqa: S608 - quoted
+    if num_times >= FEW_TIMES and num_days < FEW_TIMES:
+        return [
+            f"the test rows are of {num_days} days, which are {num_days} blocks of evaluate.block (1d): with fewer than {FEW_TIMES} the "
+            "interval of a gain is wide or unbounded. What helps is a longer data.split.test, or a shorter evaluate.block"
+        ]
     if num_times >= FEW_TIMES or (in_file and not is_unique(table, in_file)):
         return []
     return [

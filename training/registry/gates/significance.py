@@ -8,7 +8,7 @@ from typing import Final
 
 from training.contracts import JsonValue
 from training.evaluation.record import Alarm, Blocks, Comparison, EvaluationRecord
-from training.format import change, finite
+from training.format import change, figure, finite
 from training.registry.gates.interface import Case
 from training.registry.ledger.reasons import Reason
 from training.spec.scalar_types import duration_text
@@ -19,6 +19,16 @@ NAMED_OF_BLOCKS: Final = ("clusters", "columns", "num_clusters", "num_blocks", "
 CLUSTERS: Final = {"time": "blocks of time", "entity": "entities", "group": "groups"}
 
 
+BY_A_PERSON: Final = "a person may decide instead (evaluate.severity: {significance: approve})"
+
+
+def blocks_found(blocks: Blocks) -> tuple[bool, str]:
+    """Return whether a split has enough blocks for an interval, and which, with what helps where it has too few."""
+    if blocks.too_few_blocks or not blocks.bounded:
+        return False, f"{_too_few(blocks)}: what helps is {_remedy(blocks)}"
+    return True, f"{blocks.num_blocks} blocks of {_duration(blocks.block_seconds)}, 8 required"
+
+
 def significance(case: Case, comparison: Comparison | None, rival: str) -> Reason:
     """Judge the lower end of the wider interval of the gain over `rival`."""
     rules, blocks = case.rules, None if comparison is None else comparison.blocks
@@ -26,13 +36,15 @@ def significance(case: Case, comparison: Comparison | None, rival: str) -> Reaso
         return case.missing(f"the interval by blocks of the gain over {rival}")
     share = f"{100 * rules.confidence:.4g} %"
     if not blocks.bounded:
-        words = f"the {share} interval of the gain over {rival} is unbounded, {_too_few(blocks)}: what helps is {_remedy(blocks)}"
+        words = f"the {share} interval of the gain over {rival} is unbounded, {blocks_found(blocks)[1]}; {BY_A_PERSON}"
         return case.reason(passed=False, words=words, numbers=_numbers(comparison, blocks, rules))
     low, high = finite(comparison.low), finite(comparison.high)
     if low is None or high is None:
         return case.missing(f"the interval of the gain over {rival}")
     ends, how = f"[{change(low)}, {change(high)}]", _how(comparison, blocks)
     words = f"{share} interval of the gain over {rival} {ends} {how}, lower end > 0 required"
+    if low <= 0:
+        words += f"; this split shows gains from {figure((high - low) / 2)} on; {BY_A_PERSON}"
     return case.reason(passed=low > 0, words=words, numbers=_numbers(comparison, blocks, rules))
 
 

@@ -75,6 +75,7 @@ def test_sound_data_is_reported_with_its_rows_by_split(shop: Path, monkeypatch: 
     assert f"clicks: {DAYS} files, " in text
     assert "ok    prepare: rows of train " in text
     assert "label clicked: mean 0." in text
+    assert "  evaluate: by how the labels of the test split depend on each other, an interval of a gain has " in text
 
 
 def test_of_a_large_table_some_files_of_the_whole_window_are_read(shop: Path) -> None:

@@ -53,6 +53,10 @@ def test_a_low_end_at_zero_fails_and_rows_may_be_the_wider_ones() -> None:
     reason = judged(low=0.0, decided_by="rows")
     assert not reason.passed
     assert "wider by rows; 14 blocks" in reason.words
+    assert reason.words.endswith(
+        "lower end > 0 required; this split shows gains from 0.01 on; "
+        "a person may decide instead (evaluate.severity: {significance: approve})"
+    )
 
 
 def test_too_few_blocks_are_named_with_what_was_used_instead() -> None:
@@ -80,6 +84,7 @@ def test_an_unbounded_interval_fails_by_its_severity_and_says_what_helps(automat
     assert "too few blocks: 2 of 1d" in reason.words
     assert "no entities or groups to use instead" in reason.words
     assert helps in reason.words
+    assert "a person may decide instead (evaluate.severity: {significance: approve})" in reason.words
     asking = RULES.model_copy(update={"severity": {"significance": "approve"}})
     assert judged(**unbounded, rules=asking).severity == "approve"
 
