@@ -79,6 +79,8 @@ class FitResult:
     history: Sequence[Mapping[str, float]] = ()
     """One entry per epoch; no clock in it."""
     num_steps: int = 0
+    whole_labels: bool = False
+    """Whether it learned whole labels; if not, the dataset's `label_center` is added to what it predicts."""
     scalars: Mapping[str, Scalar] = field(default_factory=dict)
     requirements: Sequence[str] = ()
     """`distribution==version` that the scorer imports besides what the family's module imports."""

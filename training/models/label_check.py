@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from training.data.dataset.scratch_arrays import slices_of
 from training.data.dataset.shard_format import SHARDED_SPLITS
+from training.data.features.rounding_loss import REFUSED_LOSS, SampledValues, rounding_loss
 from training.errors import DataError, shown
-from training.models.shard_rows import check_counts
+from training.models.shard_rows import OF_COUNTS, check_counts
 from training.spec import PipelineSpec
 
-OF_COUNTS: Final = ("poisson", "log")
 
-
-def check_learnable(spec: PipelineSpec, label: NDArray[np.float32], rows: Mapping[str, NDArray[np.int64]], names: Sequence[str]) -> None:
-    """Refuse labels that the training would refuse, later.
+def check_learnable(spec: PipelineSpec, label: NDArray[np.float64], rows: Mapping[str, NDArray[np.int64]], names: Sequence[str]) -> None:
+    """Refuse labels that the training would refuse, later, or could not tell apart.
 
     Args:
         label: [n]
@@ -26,12 +24,14 @@ def check_learnable(spec: PipelineSpec, label: NDArray[np.float32], rows: Mappin
         names: of the classes that training rows may have; empty where the labels are numbers.
 
     Raises:
-        DataError: `label.negative`; `label.single_class`, `poisson` and only zeros to learn from; `class_weight.unknown`.
+        DataError: `label.negative`; `label.rounding`, 32 bits lose the differences of the logarithms that an objective learns;
+            `label.single_class`, `poisson` and only zeros to learn from; `class_weight.unknown`.
     """
     objective, training = spec.train.settings.get("objective"), rows["train"]
-    if objective in OF_COUNTS and label.min() < 0:
-        for split in SHARDED_SPLITS:
+    if objective in OF_COUNTS:
+        for split in SHARDED_SPLITS if label.min() < 0 else ():
             check_counts(label[rows[split]], str(objective))
+        _check_logarithms(label, training, str(objective))
     largest = max(float(label[training[part]].max()) for part in slices_of(len(training)))
     if objective == "poisson" and largest == 0:
         message = f"all {len(training)} training rows have the label 0: poisson needs one above 0"
@@ -43,3 +43,16 @@ def check_learnable(spec: PipelineSpec, label: NDArray[np.float32], rows: Mappin
         if unknown:
             message = f"train.class_weight: no training row has the class {shown(unknown[0])}"
             raise DataError("class_weight.unknown", message, hint=f"classes: {', '.join(known[: int(largest) + 1])}")
+
+
+def _check_logarithms(label: NDArray[np.float64], training: NDArray[np.int64], objective: str) -> None:
+    sampled = SampledValues()
+    for part in slices_of(len(training)):
+        sampled.add(np.log1p(label[training[part]]))
+    loss, worst = rounding_loss(sampled.values)
+    if loss > REFUSED_LOSS:
+        message = (
+            f"train.settings.objective {objective} learns logarithms, and 32 bits round those of the labels by {loss:.2g} of their "
+            f"deviation, such as that of {np.expm1(worst):.10g}"
+        )
+        raise DataError("label.rounding", message, hint="remove the objective: the squared error learns differences from the mean label")

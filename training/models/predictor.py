@@ -19,7 +19,8 @@ from training.models.caller_rows import typed_rows
 if TYPE_CHECKING:
     from training.contracts import JsonObject
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
+"""1: without `label_center`."""
 
 
 class ModelFacts(TypedDict):
@@ -40,6 +41,8 @@ class ModelFacts(TypedDict):
     """Names in the order of their numbers, where they have names."""
     inputs: NotRequired[Mapping[str, str]]
     """Columns of a raw frame to their types, as the YAML declares them (`int64, nullable`); absent in models of 0.3.0."""
+    label_center: NotRequired[float]
+    """What is added to the scores: the training's labels were differences from it."""
 
 
 class Predictor:
@@ -81,7 +84,8 @@ class Predictor:
         Raises:
             DataError: a column is missing or of another type.
         """
-        return self._scorer(self._transforms.apply(raw_frame, serving=True))
+        scores = self._scorer(self._transforms.apply(raw_frame, serving=True))
+        return scores + self.facts["label_center"] if "label_center" in self.facts else scores
 
 
 class NamedPredictor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,16 +15,30 @@ from training.errors import DataError
 
 if TYPE_CHECKING:
     from training.models.base import FitContext
+    from training.spec import PipelineSpec
 
 LOG: Final = "log"
 """Of `train.settings.objective`: the labels are log(1 + label)."""
+OF_COUNTS: Final = ("poisson", LOG)
+"""Objectives that learn the logarithm of a label or of its mean: not that of a difference from another label."""
 
 
-class LogLabels(MappedShards):
+class WholeLabels(MappedShards):
+    """Rows with their whole labels: shards have the difference from the dataset's `label_center`."""
+
+    def exact_labels(self, cells: NDArray[np.int32]) -> NDArray[np.float64]:
+        """Return the labels of rows from their cells, [n]."""
+        return super().labels(cells).astype(np.float64) + self.label_center
+
+    def labels(self, cells: NDArray[np.int32]) -> NDArray[np.float32]:
+        return self.exact_labels(cells).astype(np.float32)
+
+
+class LogLabels(WholeLabels):
     """Rows with log(1 + label) as their labels, which the objective `log` learns."""
 
     def labels(self, cells: NDArray[np.int32]) -> NDArray[np.float32]:
-        return np.log1p(super().labels(cells).astype(np.float64)).astype(np.float32)
+        return np.log1p(self.exact_labels(cells)).astype(np.float32)
 
 
 def shards_of(context: FitContext) -> dict[str, MappedShards]:
@@ -35,10 +49,15 @@ def shards_of(context: FitContext) -> dict[str, MappedShards]:
     """
     folder, meta = context.dataset_path, context.dataset_meta
     weights = class_weights_of(context)
-    if context.spec.train.settings.get("objective") == LOG:
+    objective = context.spec.train.settings.get("objective")
+    if objective == LOG:
         check_counts(labels_of(context), LOG)
-        return {split: LogLabels(folder, meta, split) for split in SHARDED_SPLITS}
-    return {split: MappedShards(folder, meta, split, class_weights=weights) for split in SHARDED_SPLITS}
+    kind = LogLabels if objective == LOG else WholeLabels if objective in OF_COUNTS else MappedShards
+    return {split: kind(folder, meta, split, class_weights=weights) for split in SHARDED_SPLITS}
+
+
+def learns_whole_labels(spec: PipelineSpec) -> bool:
+    return spec.train.settings.get("objective") in OF_COUNTS
 
 
 def class_weights_of(context: FitContext) -> ClassWeights | None:
@@ -59,7 +78,7 @@ def labels_of(context: FitContext) -> NDArray[np.float32]:
     """Return the labels of all rows, also of those of other processes."""
     found = []
     for split in SHARDED_SPLITS:
-        rows = MappedShards(context.dataset_path, context.dataset_meta, split)
+        rows = WholeLabels(context.dataset_path, context.dataset_meta, split)
         found += [rows.labels(cells) for cells in rows.cells]
     return np.concatenate(found)
 
@@ -74,7 +93,7 @@ def num_classes(labels: NDArray[np.float32]) -> int:
     return int(labels.max()) + 1
 
 
-def check_counts(labels: NDArray[np.float32], objective: str) -> None:
+def check_counts(labels: NDArray[np.floating[Any]], objective: str) -> None:
     """Check that no label is negative.
 
     Raises:

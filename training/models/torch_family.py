@@ -58,6 +58,9 @@ class TorchFamily(Family):
     link: Literal["identity", "sigmoid"] = "identity"
     """What turns the module's output into a score."""
 
+    learns_whole_labels: bool = False
+    """Whether `loss` needs whole labels, as one of counts does. Else those that float32 would round are the difference from their mean."""
+
     counts_weights: bool = False
     """Whether `loss` multiplies each row's loss by `batch["weight"]`, where the batch has it. Without, weights are refused."""
 
@@ -177,6 +180,7 @@ class TorchFamily(Family):
             validation_loss=loop.progress.best_loss,
             history=loop.progress.history,
             num_steps=loop.progress.step,
+            whole_labels=self.learns_whole_labels,
             scalars=loop.scalars(),
         )
 
@@ -265,14 +269,20 @@ class TorchFamily(Family):
             raise no_cut(model, num_stages)
         return stages
 
-    @staticmethod
-    def _loader(context: FitContext, split: str, strategy: Strategy) -> Loader:
+    def _loader(self, context: FitContext, split: str, strategy: Strategy) -> Loader:
         """Return the loader of this data rank's share; a group's rows are never divided between ranks."""
         from training.models.shard_rows import class_weights_of
         from training.spec.sections.train import DEFAULT_BATCH_SIZE
 
+        shards = ShardSet(
+            context.dataset_path,
+            context.dataset_meta,
+            split,
+            class_weights=class_weights_of(context),
+            whole_labels=self.learns_whole_labels,
+        )
         return Loader(
-            ShardSet(context.dataset_path, context.dataset_meta, split, class_weights=class_weights_of(context)),
+            shards,
             dataset_digest=context.dataset_digest,
             seed=context.spec.train.seed,
             batch_size=context.spec.train.batch_size or DEFAULT_BATCH_SIZE,

@@ -13,7 +13,7 @@ from training.data.dataset.scratch_arrays import ScratchArrays
 from training.data.dataset.shard_writer import describe_layout
 from training.data.exact.sums import exact_mean
 from training.data.features.feature_plans import fit_transforms
-from training.data.features.labels import labels_of
+from training.data.features.labels import label_center, labels_of
 from training.data.features.transforms import FittedTransforms
 from training.data.join.contract import LABEL
 from training.data.join.derived import check_baseline
@@ -73,6 +73,7 @@ def _dataset_rows(spec: PipelineSpec, frame: Frame, bounds: SplitBounds, arrays:
         rows=division.rows,
         groups=division.groups,
         label=label,
+        label_center=label_center(label, division.rows["train"], task=spec.evaluate.task),
         classes=classes,
         weights=None if weight is None else weight_column(division.frame, division.rows, arrays, column=weight),
     )
@@ -99,6 +100,8 @@ def _meta(
     division = split_meta(spec, rows.frame, rows.rows["test"])
     if division is not None:
         meta["split"] = division
+    if rows.label_center:
+        meta["label_center"] = rows.label_center
     if spec.data.weight is not None:
         meta["weight"] = spec.data.weight
     if META_KEY in snapshot.meta:

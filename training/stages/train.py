@@ -93,7 +93,10 @@ def fitted_model(context: StageContext, found: Manifest | None = None) -> StageO
     if found is not None:
         # Its own validation losses are of rows that it has learned from.
         result = replace(result, history=json.loads(context.store.manifests.read(found, HISTORY)))
-    files, meta = model_files(spec, dataset, gang, result, transforms=transforms, code_version=context.request.code_version)
+    label_center = 0.0 if result.whole_labels else meta_of(dataset).get("label_center", 0.0)
+    files, meta = model_files(
+        spec, dataset, gang, result, transforms=transforms, code_version=context.request.code_version, label_center=label_center
+    )
     # What a later study begins with, as this model's successor.
     meta = {**meta, "settings": parameters_as_made(spec), "bounds": learned["bounds"]}
     of_stage = _found_scalars(spec, result) if found is None else _refit_scalars(context, result, until=learned["bounds"]["train"][1])
@@ -280,20 +283,29 @@ def _writer_of(gang: Gang | Alone, layout: Layout) -> MakeWriter:
 
 
 def model_files(
-    spec: PipelineSpec, dataset: Manifest, gang: Gang | Alone, result: FitResult, *, transforms: bytes, code_version: str
+    spec: PipelineSpec,
+    dataset: Manifest,
+    gang: Gang | Alone,
+    result: FitResult,
+    *,
+    transforms: bytes,
+    code_version: str,
+    label_center: float = 0.0,
 ) -> tuple[dict[str, bytes], JsonObject]:
     """Return a model's files by name, and the meta of its manifest.
 
     Args:
         transforms: of raw rows to the model's input, as JSON.
         code_version: of the stage.
+        label_center: what is added to the model's scores.
     """
     family, named = FAMILIES.get(spec.train.model), Classes.of(meta_of(dataset))
     # Labels without names have none.
     classes = {} if named is None else {"classes": list(named.learned)}
     types = spec.data.declared_types()
+    center = {"label_center": label_center} if label_center else {}
     description = {
-        "format_version": FORMAT_VERSION,
+        "format_version": FORMAT_VERSION if center else 1,
         "family": spec.train.model,
         "task": spec.evaluate.task,
         "architecture": dict(result.architecture),
@@ -303,6 +315,7 @@ def model_files(
         "inputs": {name: types[name] for name in serving_inputs(transforms)},
         **({"requirements": list(result.requirements)} if result.requirements else {}),
         **classes,
+        **center,
     }
     files = {
         result.weights_name: result.weights,
@@ -312,7 +325,7 @@ def model_files(
     }
     meta: JsonObject = {
         "family": spec.train.model,
-        "weights_digest": _weights_digest(spec.train.model, result, transforms, classes),
+        "weights_digest": _weights_digest(spec.train.model, result, transforms, {**classes, **center}),
         "dataset": dataset.digest,
         "seed": spec.train.seed,
         "world_size": gang.world_size,
@@ -324,15 +337,18 @@ def model_files(
     return files, meta
 
 
-def _weights_digest(family: str, result: FitResult, transforms: bytes, classes: Mapping[str, list[str]]) -> str:
+def _weights_digest(family: str, result: FitResult, transforms: bytes, answer: Mapping[str, object]) -> str:
     """Return the SHA-256 that names a model: over the weights, and over all that makes an answer of a raw row with them.
 
     The same bytes score otherwise in another model class, behind other transforms or activations, and mean something else under other
     names of classes.
+
+    Args:
+        answer: the names of classes, and what is added to a score.
     """
     weights, architecture = sha256_hex(result.weights), dict(result.architecture)
     parts = {"family": family, "weights": weights, "architecture": architecture, "transforms": sha256_hex(transforms)}
-    return sha256_hex(canonical_json({**parts, **classes}))
+    return sha256_hex(canonical_json({**parts, **answer}))
 
 
 def tags_of(request: StageRequest, dataset: Manifest, gang: Gang | Alone) -> dict[str, str]:

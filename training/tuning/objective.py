@@ -36,10 +36,10 @@ def objective_value(spec: PipelineSpec, dataset_path: Path, dataset: Manifest, r
     batch = shards.gather([(number, np.arange(count, dtype=np.int64)) for number, count in enumerate(shards.shard_units)])
     cells = torch.cat([batch["features_float"].contiguous().view(torch.int32), batch["features_int"]], dim=1).numpy()
     layout = tuple(LayoutEntry(**entry) for entry in meta_of(dataset)["layout"]["features"])
-    scores = score(Matrix(cells=np.ascontiguousarray(cells), layout=layout))
+    scores = score(Matrix(cells=np.ascontiguousarray(cells), layout=layout)) + (0.0 if result.whole_labels else shards.label_center)
     groups = batch["group"].numpy().astype(np.int64) if shards.has_group else None
     rules = spec.evaluate
-    labels = batch["label"].numpy().astype(np.float64)
+    labels = batch["label"].numpy().astype(np.float64) + shards.label_center
     rows = ScoredRows(labels=labels, scores=scores, groups=groups, threshold=rules.threshold, gain=rules.gain)
     own = load_own_metrics({name: place for name, place in rules.metrics.items() if name == objective})
     value = (CalledMetric(own[objective]) if objective in own else metric_of(objective)).measured(rows)

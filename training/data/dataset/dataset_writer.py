@@ -30,8 +30,10 @@ class DatasetRows:
     """Split to the numbers of its rows, ascending."""
     groups: NDArray[np.int32] | None
     """[n] dense numbers."""
-    label: NDArray[np.float32]
+    label: NDArray[np.float64]
     """[n]; of classes with names, their numbers."""
+    label_center: float = 0.0
+    """What is subtracted from the labels of shards."""
     classes: Classes | None
     weights: NDArray[np.float32] | None
     """[n]; None: each row counts as much as any other."""
@@ -89,8 +91,9 @@ def write_dataset(
         matrix = transforms.apply(pandas_rows(batch, rows.frame.nullable), serving=False, fold_numbers=folds)
         if not takes_missing:
             _check_numbers(matrix)
+        label = (rows.label[part] - rows.label_center).astype(np.float32)
         for shard_writer in writers.values():
-            done += shard_writer.write(first, matrix, rows.label[part], None if groups is None else groups[part])
+            done += shard_writer.write(first, matrix, label, None if groups is None else groups[part])
         first += batch.num_rows
         progress(done, total, "rows sharded")
     frame_writer.finish()

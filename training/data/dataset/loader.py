@@ -33,8 +33,12 @@ Batch = dict[str, torch.Tensor]
 class ShardSet(MappedShards):
     """One split's shards, mapped into memory, from which batches are gathered."""
 
-    def __init__(self, folder: Path, meta: ShardMeta, split: str, *, class_weights: ClassWeights | None = None) -> None:
+    def __init__(
+        self, folder: Path, meta: ShardMeta, split: str, *, class_weights: ClassWeights | None = None, whole_labels: bool = False
+    ) -> None:
+        """Map the shards as `MappedShards` does; with `whole_labels`, the batches' labels have `label_center`."""
         super().__init__(folder, meta, split, class_weights=class_weights)
+        self._added = self.label_center if whole_labels else 0.0
         self._tensors = [torch.from_numpy(cells) for cells in self.cells]
 
     def gather(self, pieces: Sequence[tuple[int, NDArray[np.int64]]]) -> Batch:
@@ -49,10 +53,11 @@ class ShardSet(MappedShards):
 
     def _batch(self, rows: torch.Tensor) -> Batch:
         num_features = len(self.features)
+        label = rows[:, num_features].view(torch.float32)
         batch = {
             "features_float": rows[:, : self.num_floats].view(torch.float32),
             "features_int": rows[:, self.num_floats : num_features],
-            "label": rows[:, num_features].view(torch.float32),
+            "label": (label.double() + self._added).float() if self._added else label,
         }
         if self.has_group:
             batch["group"] = rows[:, -1]

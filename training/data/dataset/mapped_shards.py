@@ -32,6 +32,8 @@ class MappedShards:
         self.num_floats = sum(entry["dtype"] == "float32" for entry in self.features)
         self.has_group = meta.get("group") is not None
         self.has_weight = "weight" in meta
+        self.label_center = meta.get("label_center", 0.0)
+        """What was subtracted from the labels."""
         self.class_weights = class_weights
         self.num_cells = meta["layout"]["row_bytes"] // CELL_BYTES
         self.shard_rows = list(meta["shards"][split])
@@ -87,7 +89,7 @@ class MappedShards:
             mapped._mmap.madvise(mmap.MADV_DONTNEED)  # type: ignore[attr-defined]
 
     def labels(self, cells: NDArray[np.int32]) -> NDArray[np.float32]:
-        """Return the labels of rows from their cells, [n]."""
+        """Return the labels of rows from their cells, [n], without `label_center`."""
         return np.ascontiguousarray(cells[:, len(self.features)]).view(np.float32)
 
     def weights(self, shard: int, rows: slice | NDArray[np.int64]) -> NDArray[np.float32] | None:

@@ -1,8 +1,8 @@
 """What readers of shards need to know of them; `training.data.dataset.shard_writer` writes them.
 
-A row is the features in the order of the layout (floats, then ids), then `label` (float32), then, where rows have weights, `weight`
-(float32), then, where there is a group, `group` (int32). A shard file is nothing but its rows, little-endian. A training that reads shards
-imports neither DuckDB nor pandas, which only `prepare` needs.
+A row is the features in the order of the layout (floats, then ids), then `label` (float32: its difference from `label_center`),
+then, where rows have weights, `weight` (float32), then, where there is a group, `group` (int32). A shard file is nothing but its rows,
+little-endian. A training that reads shards imports neither DuckDB nor pandas, which only `prepare` needs.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ class ShardMeta(TypedDict):
     group: str | None
     weight: NotRequired[str]
     """Column of the rows' weights, where they have some."""
+    label_center: NotRequired[float]
+    """The mean label of the training rows, where float32 would round labels by more than `training.data.features.labels.MAX_LABEL_LOSS`."""
 
 
 def shard_name(split: str, number: int) -> str:

@@ -64,8 +64,8 @@ class Classes:
 
 def number_classes(
     frame: ColumnBatches, rows: Mapping[str, NDArray[np.int64]], arrays: ScratchArrays, *, column: str, positive: str | None
-) -> tuple[NDArray[np.float32], Classes]:
-    """Return the number of each row's class, [n] float32, and the classes.
+) -> tuple[Floats, Classes]:
+    """Return the number of each row's class, [n] float64, and the classes.
 
     Args:
         frame: its labels are texts, none null.
@@ -94,9 +94,9 @@ def number_classes(
         _check_binary(names, column, positive)
         names, unseen = sorted(names, key=lambda name: name == positive), {}
     number_of = {name: number for number, name in enumerate(names)}
-    numbers = np.array([number_of.get(name, 0) for name in found], dtype=np.float32)
+    numbers = np.array([number_of.get(name, 0) for name in found], dtype=np.float64)
     numbered = (numbers[codes[part]] for part in slices_of(len(codes)))
-    return arrays.filled(numbered, len(codes), np.float32), Classes(names=tuple(names), unseen=unseen)
+    return arrays.filled(numbered, len(codes), np.float64), Classes(names=tuple(names), unseen=unseen)
 
 
 def _label_codes(frame: ColumnBatches, code_of: dict[str, int], column: str, positive: str | None) -> Iterator[NDArray[np.int16]]:

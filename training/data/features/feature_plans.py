@@ -31,7 +31,8 @@ def fit_transforms(
     if any(feature.transform == "target_encode" for feature in features.values()):
         key = (spec.data.group,) if spec.data.group else spec.data.source.key
         fold_numbers = frame_fold_numbers(rows.frame, key, training, arrays)
-        target = TargetRows(label=arrays.selected(rows.label, training), numbers=arrays.selected(fold_numbers, training))
+        label, numbers = (arrays.selected(values, training) for values in (rows.label, fold_numbers))
+        target = TargetRows(label=label, numbers=numbers, label_center=rows.label_center)
     plans = [plan_of(name, feature, timezone=spec.timezone, target=target) for name, feature in features.items()]
     derived = [DerivedColumn(name=name, type=column.type, sql=column.sql) for name, column in spec.prepare.derive_in_order()]
     return engine.fit(rows.frame, training, derived=derived, features=plans), fold_numbers

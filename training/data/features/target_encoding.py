@@ -50,8 +50,10 @@ FOLD_SEED: Final = -1
 class TargetRows:
     """What is known of the training rows beside their columns, in their order."""
 
-    label: NDArray[np.float32]
+    label: NDArray[np.float64]
     """[n]"""
+    label_center: float = 0.0
+    """Of the dataset: cells are means of the differences from it."""
     numbers: NDArray[np.int32]
     """[n], of `fold_numbers`: the fold is the rest of the division by the number of folds."""
 
@@ -147,7 +149,7 @@ class TargetFit:
 
     def add(self, column: pd.Series[Any]) -> None:
         rows = slice(self._values.num_rows, self._values.num_rows + len(column))
-        label = self._target.label[rows].astype(np.float64)
+        label = self._target.label[rows] - self._target.label_center
         self._labels.add(label)
         numbers = self._values.add(column)
         if self._values.is_above_limit:

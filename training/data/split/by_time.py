@@ -160,7 +160,7 @@ def _decisive(event_us: NDArray[np.int64], groups: NDArray[np.int32] | None) -> 
     return firsts[groups]
 
 
-def check_labels(label: NDArray[np.float32], rows: Mapping[str, NDArray[np.int64]], *, task: str, names: Sequence[str] = ()) -> None:
+def check_labels(label: NDArray[np.float64], rows: Mapping[str, NDArray[np.int64]], *, task: str, names: Sequence[str] = ()) -> None:
     """Refuse labels that nothing can be learned from or measured on.
 
     Args:
@@ -188,7 +188,7 @@ def check_labels(label: NDArray[np.float32], rows: Mapping[str, NDArray[np.int64
             raise DataError("label.missing_in_split", message, hint="lengthen this split, or check the label's source for these days")
 
 
-def _value(label: np.float32, names: Sequence[str]) -> str:
+def _value(label: np.float64, names: Sequence[str]) -> str:
     return shown(names[int(label)]) if names else f"{label:g}"
 
 

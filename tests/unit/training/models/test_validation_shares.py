@@ -25,7 +25,7 @@ def shares(folder: Path, task: str, world_size: int, batch_size: int) -> list[li
     context = bench.fit_context("ranker", batch_size=batch_size, settings=SETTINGS)
     context.checkpoints.close()
     strategies = [strategy_for(Gang(rank, world_size, CPU), precision="fp32") for rank in range(world_size)]
-    return [list(Ranker._loader(context, "validation", strategy).batches(0)) for strategy in strategies]
+    return [list(Ranker()._loader(context, "validation", strategy).batches(0)) for strategy in strategies]
 
 
 @pytest.mark.parametrize("world_size", WORLD_SIZES)

@@ -27,6 +27,13 @@ CASES = {
         "label.single_class",
         "rows have the label 0: poisson needs one above 0",
     ),
+    "logarithms that 32 bits cannot tell apart": (
+        "regression",
+        {TREES: "settings: {objective: log}"},
+        FRAME.assign(days=FRAME["days"] + 4e9),
+        "label.rounding",
+        "log learns logarithms, and 32 bits round those of the labels by",
+    ),
     "a missing number": (
         "binary",
         {LINEAR: "train: {model: linear, epochs: 3}"},

@@ -222,7 +222,7 @@ def _query(
     selected_of = {window.name: file.selected(f"w{number}", window) for number, file in enumerate(files) for window in file.windows}
     selected += [selected_of[window.name] for window in windows]
     joins += [file.joined(f"w{number}") for number, file in enumerate(files)]
-    selected.append(f"CAST({_label(main)} AS {'VARCHAR' if main.label_is_text else 'FLOAT'}) AS {quoted(LABEL)}")
+    selected.append(f"CAST({_label(main)} AS {'VARCHAR' if main.label_is_text else 'DOUBLE'}) AS {quoted(LABEL)}")
     order = ", ".join(f"m.{quoted(name)} ASC NULLS LAST" for name in (main.event_time, *main.key))
     return f"SELECT {', '.join(selected)} FROM main_rows m {' '.join(joins)} WHERE {_known(main, as_of)} ORDER BY {order}"  # noqa: S608
 

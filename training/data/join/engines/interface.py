@@ -58,7 +58,7 @@ class Frame(Protocol):
         """Return the rows for which `kept`, [n], is true."""
         ...
 
-    def with_label(self, label: NDArray[np.float32]) -> Frame:
+    def with_label(self, label: NDArray[np.float64]) -> Frame:
         """Return the rows with other labels, [n]."""
         ...
 
@@ -67,7 +67,7 @@ class Engine(Protocol):
     """Where the tables of a snapshot become one frame."""
 
     def join(self, main: MainTable, features: Sequence[JoinedTable], windows: Sequence[WindowColumn] = (), *, as_of: datetime) -> Frame:
-        """Return the joined rows with a `label` (float32, or text: the name of a class).
+        """Return the joined rows with a `label` (float64, or text: the name of a class).
 
         Args:
             main: rows whose label is not known at `as_of` are left out.

@@ -63,7 +63,7 @@ class ScratchFrame:
     """What the file would have; None: the file has it."""
     kept: NDArray[np.bool_] | None = None
     """[rows of the file]; None: all."""
-    label: NDArray[np.float32] | None = None
+    label: NDArray[np.float64] | None = None
     """[n] instead of the file's."""
 
     @classmethod
@@ -113,9 +113,9 @@ class ScratchFrame:
         label = None if self.label is None else self.label[kept]
         return replace(self, kept=all_kept, label=label, num_rows=int(kept.sum()))
 
-    def with_label(self, label: NDArray[np.float32]) -> ScratchFrame:
+    def with_label(self, label: NDArray[np.float64]) -> ScratchFrame:
         place = self.schema.get_field_index(LABEL)
-        return replace(self, label=label, schema=self.schema.set(place, pa.field(LABEL, pa.float32())))
+        return replace(self, label=label, schema=self.schema.set(place, pa.field(LABEL, pa.float64())))
 
     def batches(self) -> Iterator[pa.Table]:
         done = 0

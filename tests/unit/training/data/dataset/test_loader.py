@@ -117,6 +117,14 @@ def test_batches_hold_what_the_shards_say(plain: tuple[Path, dict[str, Any]]) ->
     assert torch.equal(batch["label"], (row % 2).float())
 
 
+def test_whole_labels_are_the_stored_ones_and_the_center(plain: tuple[Path, dict[str, Any]]) -> None:
+    folder, meta = plain
+    meta["label_center"] = 1e6
+    order = [(0, np.arange(3))]
+    assert ShardSet(folder, meta, "train").gather(order)["label"].tolist() == [0.0, 1.0, 0.0]
+    assert ShardSet(folder, meta, "train", whole_labels=True).gather(order)["label"].tolist() == [1e6, 1e6 + 1, 1e6]
+
+
 def test_groups_stay_whole_and_together(grouped: tuple[Path, dict[str, Any]]) -> None:
     seen: list[int] = []
     for batch in loader(*grouped).batches(0):

@@ -20,7 +20,7 @@ ROWS = {"train": np.arange(6), "validation": np.arange(6, 8), "test": np.arange(
 def numbered(labels: list[str], positive: str | None = None) -> tuple[list[float], Classes]:
     frame = frame_of({"label": pa.chunked_array([labels[:3], labels[3:]])})
     numbers, classes = number_classes(frame, ROWS, ScratchArrays(Path("none")), column="carrier", positive=positive)
-    assert numbers.dtype == np.float32
+    assert numbers.dtype == np.float64
     return numbers.tolist(), classes
 
 

@@ -85,7 +85,7 @@ def test_frame_is_in_the_order_of_event_time_and_key_with_the_label_last(tmp_pat
     assert frame["id"].tolist() == [1, 3, 2]
     assert list(frame.columns) == ["id", "place", "at", "delay", "landed", "label"]
     assert frame["label"].tolist() == [0.0, 1.0, 0.0]
-    assert frame["label"].dtype == np.float32
+    assert frame["label"].dtype == np.float64
 
 
 @pytest.mark.parametrize(

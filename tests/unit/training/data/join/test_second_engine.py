@@ -69,7 +69,7 @@ class PandasEngine:
                 rows = rows.append_column(table.fact_time, facts[table.event_time].take(found))
         for window in windows:
             rows = rows.append_column(window.name, self._window(frame, main, window, features))
-        label = frame.eval(f"{main.label_column} {main.label_rule}").to_numpy().astype(np.float32)
+        label = frame.eval(f"{main.label_column} {main.label_rule}").to_numpy().astype(np.float64)
         rows = rows.append_column(LABEL, pa.array(label))
         checks = RowChecks(main, features)
         checked = checks.checked(rows)
@@ -173,7 +173,7 @@ def main_table() -> MainTable:
 
 def batch(ids: Sequence[int], at: Sequence[int], label: Sequence[float | None]) -> pa.Table:
     times = pa.array(at, pa.int64()).cast(pa.timestamp("us", tz="UTC"))
-    return pa.table({"at": times, "id": pa.array(ids, pa.int64()), LABEL: pa.array(label, pa.float32())})
+    return pa.table({"at": times, "id": pa.array(ids, pa.int64()), LABEL: pa.array(label, pa.float64())})
 
 
 def test_a_key_that_two_batches_have_is_refused() -> None:
@@ -201,7 +201,7 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def scratch(folder: Path, **columns: Any) -> ScratchFrame:
-    table = pa.table({**columns, LABEL: pa.array(np.arange(len(next(iter(columns.values()))), dtype=np.float32))})
+    table = pa.table({**columns, LABEL: pa.array(np.arange(len(next(iter(columns.values()))), dtype=np.float64))})
     path = folder / "rows.arrow"
     return ScratchFrame(path=path, schema=table.schema, num_rows=write_rows(path, table.schema, iter([table])))
 
@@ -211,7 +211,7 @@ def test_batches_of_a_filtered_frame_with_other_labels_are_full_and_in_order(tmp
     frame = scratch(tmp_path, x=list(range(10)))
     kept = np.arange(10) % 4 != 0
     once = frame.filtered(kept)
-    again = once.with_label(np.arange(100, 107, dtype=np.float32)).filtered(np.arange(7) != 2)
+    again = once.with_label(np.arange(100, 107, dtype=np.float64)).filtered(np.arange(7) != 2)
 
     batches = list(again.batches())
 
@@ -270,7 +270,7 @@ def test_fitting_by_batch_is_fitting_on_the_training_rows(tmp_path: Path) -> Non
 @pytest.mark.parametrize("limit_bytes", [2**20, 100, 0])
 def test_a_frame_has_the_same_rows_in_memory_and_on_disk(limit_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("training.data.join.engines.scratch_frame.MEMORY_BYTES", limit_bytes)
-    table = pa.table({"x": list(range(10)), LABEL: pa.array(np.arange(10, dtype=np.float32))})
+    table = pa.table({"x": list(range(10)), LABEL: pa.array(np.arange(10, dtype=np.float64))})
     path = tmp_path / "rows.arrow"
 
     frame = ScratchFrame.of_batches(path, table.schema, iter([table.slice(0, 4), table.slice(4, 4), table.slice(8)]))
@@ -306,7 +306,7 @@ def test_integers_from_2_53_beside_a_missing_one_are_told_apart_in_training_and_
     ids = [LARGE, LARGE + 1, LARGE, LARGE + 1, None, LARGE + 2, 7]
     frame = scratch(tmp_path, id=pa.array(ids, pa.int64()))
     training = np.array([1, 1, 1, 1, 0, 0, 1], dtype=bool)
-    target = TargetRows(label=np.array([0, 1, 0, 1, 1], dtype=np.float32), numbers=np.arange(5, dtype=np.int32))
+    target = TargetRows(label=np.array([0, 1, 0, 1, 1], dtype=np.float64), numbers=np.arange(5, dtype=np.int32))
     plans = [FeaturePlan(name="id", settings=EncoderSettings(kind=kind), target=target if kind == "target_encode" else None)]
 
     found = fit_by_batch(frame, training, tmp_path, derived=[], features=plans)
