@@ -23,6 +23,7 @@ CASES = {
     "boosted_trees": ENCODED,
     "boosted_trees, median": {"settings: {max_depth: 3}": "settings: {objective: quantile, quantile_alpha: 0.5, max_depth: 3}"},
     "lightgbm": {MODEL: "model: lightgbm, seed: 3, epochs: 60, learning_rate: 0.1, settings: {num_leaves: 7}"},
+    "sklearn": {MODEL: "model: sklearn, settings: {estimator: sklearn.ensemble.HistGradientBoostingRegressor, max_iter: 30}"},
     "linear": {MODEL: "model: linear, epochs: 50, settings: {penalty: 1}", **FILLED},
 }
 
