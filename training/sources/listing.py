@@ -89,13 +89,14 @@ class _SourceFolder(Bucket):
         return after is not None and after.version == version
 
 
-def list_source(uri: str, root: str | None = None) -> list[SourceObject]:
+def list_source(uri: str, root: str | None = None, *, passed_over: list[str] | None = None) -> list[SourceObject]:
     """List the data files at `uri`, a file or a folder, sorted by URI.
 
-    Files and folders whose names start with `_` or `.` are markers and leftovers, not data.
+    Files and folders whose names start with `_` or `.`, and checksums, are markers and leftovers, not data.
 
     Args:
         root: the source's folder, which no symbolic link may leave; absent: `uri`, or the folder that this file is in.
+        passed_over: gets the URIs of files that are not data.
 
     Raises:
         DataError: `source.not_a_file`, `source.outside`, on a local disk; `source.lake_table`.
@@ -115,6 +116,8 @@ def list_source(uri: str, root: str | None = None) -> list[SourceObject]:
     ]
     if not found and (alone := folder.head(name)) is not None:
         return [alone]
+    if passed_over is not None:
+        passed_over += sorted({folder.uri(entry.key) for entry in entries} - {source.uri for source in found})
     return sorted(found, key=lambda source: source.uri)
 
 
@@ -162,7 +165,9 @@ def source_object(uri: str, root: str | None = None) -> SourceObject | None:
     return None if folder is None else folder.head(name)
 
 
-def list_partitions(uri: str, partition: str, names: Iterable[str]) -> dict[str, list[SourceObject]]:
+def list_partitions(
+    uri: str, partition: str, names: Iterable[str], *, passed_over: list[str] | None = None
+) -> dict[str, list[SourceObject]]:
     """List the data files of each partition; one without files has an empty list.
 
     Args:
@@ -170,16 +175,17 @@ def list_partitions(uri: str, partition: str, names: Iterable[str]) -> dict[str,
         partition: a partition's path below it, with placeholders for its time, and for values of columns, whatever they are
             (`training.spec.schedule.partitions`).
         names: of the partitions: 2026-01-31.
+        passed_over: as `list_source`.
 
     Raises:
         DataError: of `list_source`; `partition.null`.
     """
     if not names_in(partition):
-        return {name: list_source(partition_uri(uri, partition, name), uri) for name in names}
+        return {name: list_source(partition_uri(uri, partition, name), uri, passed_over=passed_over) for name in names}
     found: dict[str, list[SourceObject]] = {name: [] for name in names}
     above = above_values(partition)
     for folder in dict.fromkeys(partition_uri(uri, above, name).rstrip("/") for name in found):
-        for source in list_source(folder, uri):
+        for source in list_source(folder, uri, passed_over=passed_over):
             path = path_below(uri, source.uri)
             name = partition_at(partition, path)
             if not name:

@@ -8,16 +8,19 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
+from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from training.errors import DataError
 from training.spec.schedule.partitions import NULL_FOLDER
 from training.store.bucket import as_uri
 
+CHECKSUMS: Final = (".crc", ".md5", ".sha1", ".sha256", ".sha512")
+
 
 def is_data(name: str) -> bool:
-    """Return whether files and folders of this name are data, not markers and leftovers."""
-    return not name.startswith(("_", ".")) or name == NULL_FOLDER
+    """Return whether files and folders of this name are data, not markers, checksums and leftovers."""
+    return (not name.startswith(("_", ".")) and not name.lower().endswith(CHECKSUMS)) or name == NULL_FOLDER
 
 
 def check_local_source(uri: str, root: str | None = None) -> None:

@@ -181,6 +181,8 @@ def read_rows(
 
 def _read_parquet(contract: TableContract, path: Path, counts: EncodingCounts, *, source: str, limit_bytes: int) -> pa.Table:
     with _open_parquet(path, source=source) as file:
+        if not file.schema_arrow.names and not file.metadata.num_rows:
+            return pa.schema([(name, ARROW_TYPES[column.type]) for name, column in contract.columns.items()]).empty_table()
         present = _present(contract, file.schema_arrow, file.metadata.num_rows, counts, source=source)
         size_bytes = _decoded_bytes(file, present, path, limit_bytes, source=source)
         check_size(size_bytes, limit_bytes, what=source, rows=file.metadata.num_rows)

@@ -121,8 +121,10 @@ def _checked(values: pa.Array, found: pa.DataType) -> pa.Array:
 def is_changed(schema: pa.Schema, num_rows: int, columns: Mapping[str, Column], int96: Container[str]) -> bool:
     """Return whether a Parquet file has a declared column that is stored otherwise, and can be read.
 
-    Another zone of an instant, dictionaries, and large texts are the same in Parquet.
+    Another zone of an instant, dictionaries, and large texts are the same in Parquet. A file without rows may have no columns.
     """
+    if not schema.names and not num_rows:
+        return True
     for name in columns.keys() & set(schema.names):
         found, column = schema.field(name).type, columns[name]
         if (column.scale is not None or type_name(found) != column.type) and (

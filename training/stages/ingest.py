@@ -86,7 +86,9 @@ def _plan(spec: PipelineSpec, listing: Listing, as_of: datetime) -> SnapshotPlan
 
 def _log_rows(manifest: Manifest) -> None:
     for name, facts in manifest.meta["tables"].items():
-        logger.info("%s: %s rows in %d files", name, f"{facts['rows']:,}", len(facts["parts"]))
+        empty = sum(not part["rows"] for part in facts["parts"].values())
+        more = f", {empty} of them without rows of the window" if empty else ""
+        logger.info("%s: %s rows in %d files%s", name, f"{facts['rows']:,}", len(facts["parts"]), more)
         for table, count in rows_per_table(facts).items():
             logger.info("%s: %s rows of table %s", name, f"{count:,}", table)
         for key, count in facts.get("left_out", {}).items():

@@ -55,6 +55,8 @@ def plain_parquet(paths: Sequence[Path], folder: Path, *, zone: str) -> PlainPar
     headers: dict[Path, tuple[str, ...]] = {}
     originals: dict[Path, Path] = {}
     footers = {path.resolve(): _footer(path) for path in paths}
+    # Without rows, a file may have no columns.
+    footers = {path: footer for path, footer in footers.items() if footer.schema.names or footer.num_rows} or footers
     indexes = {path: index_columns(footer.schema, ()) for path, footer in footers.items()}
     left_out = {name: "it is the index of pandas" for names in indexes.values() for name in sorted(names)}
     columns: dict[str, Column] = {}

@@ -67,6 +67,8 @@ class TableFiles:
     """As `data.source.partition`; empty: none."""
     names: Sequence[str] = ()
     """Of each path's partition, where there are some."""
+    num_empty: int = 0
+    """Files of 0 bytes that have others beside them: they are passed over."""
 
     @property
     def grain(self) -> Grain | None:
@@ -205,7 +207,17 @@ def _checked(found: TableFiles) -> TableFiles:
         raise DataError("init.file", f"{found.root} has files of several formats: {names}", hint="one table has one format")
     for part in {part for path in found.paths for part in path.relative_to(found.root).parts} | {found.root.name}:
         _check_name(part)
-    return TableFiles(root=found.root, kind=next(iter(kinds)), paths=found.paths, partition=found.partition, names=found.names)
+    named = list(zip(found.paths, found.names or [""] * len(found.paths), strict=True))
+    filled = {name for path, name in named if path.stat().st_size}
+    kept = [(path, name) for path, name in named if name not in filled or path.stat().st_size]
+    return TableFiles(
+        root=found.root,
+        kind=next(iter(kinds)),
+        paths=[path for path, _ in kept],
+        partition=found.partition,
+        names=[name for _, name in kept] if found.names else (),
+        num_empty=len(named) - len(kept),
+    )
 
 
 def _check_name(name: str) -> None:

@@ -30,7 +30,7 @@ class CsvSource(FileSource):
         check_size(path.stat().st_size, limit_bytes, what=part.uri)
         present = declared_columns(contract, read_header(path, source=part.uri), source=part.uri)
         types = types_in_file(contract, present)
-        table = read_csv(path, types, source=part.uri, may_be_empty=contract.partition is not None)
+        table = read_csv(path, types, source=part.uri, may_be_empty=self.is_one_of_several(part))
         return PartContent(table, f"sha256:{file_digest(copied)}")
 
 

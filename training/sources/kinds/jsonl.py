@@ -16,7 +16,7 @@ class JsonLinesSource(FileSource):
         """Read one file, as a stream of its rows.
 
         Raises:
-            DataError: `data.empty`, a file without rows that is not in a partition; `schema.unexpected`, keys neither declared nor
+            DataError: `data.empty`, a file without rows that is the whole table; `schema.unexpected`, keys neither declared nor
                 ignored; of `plain_file` and `first_keys`; while the rows are read, those of `read_jsonl`.
         """
         # Imported here: operators list files, and need no Arrow for it.
@@ -29,7 +29,7 @@ class JsonLinesSource(FileSource):
         path = plain_file(copied, folder, source=part.uri, limit_bytes=limit_bytes)
         keys = first_keys(path, source=part.uri)
         if keys is None:
-            if contract.partition is None:
+            if not self.is_one_of_several(part):
                 raise DataError("data.empty", f"{part.uri} has no rows", hint="see whether the source was written")
             # A file without rows names no columns.
             keys = list(contract.columns)

@@ -1,4 +1,4 @@
-"""A partition's file may have no rows, in every format; a file that is the whole table may not."""
+"""One of several files may have no rows, in every format; a file that is the whole table may not."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ CONTRACT = TableContract(name="orders", kind="csv", columns=COLUMNS, key=("id",)
 LIMIT = 2**20
 
 
-def rows(folder: Path, contract: TableContract, name: str, content: bytes) -> pa.Table:
+def rows(folder: Path, contract: TableContract, name: str, content: bytes, *, is_whole: bool = False) -> pa.Table:
     (folder / name).write_bytes(content)
     (found,) = list_source((folder / name).as_uri())
     part = SourcePart(found.uri, found.size_bytes, found.version, None)
-    content_of = source_of(replace(contract, uri=folder.as_uri())).read(part, folder / "copied", limit_bytes=LIMIT)
+    there = replace(contract, uri=found.uri if is_whole else folder.as_uri())
+    content_of = source_of(there).read(part, folder / "copied", limit_bytes=LIMIT)
     return read_rows(contract, content_of, source=found.uri, limit_bytes=LIMIT)
 
 
@@ -43,15 +44,17 @@ def rows(folder: Path, contract: TableContract, name: str, content: bytes) -> pa
     ],
     ids=["csv", "csv.gz", "jsonl", "jsonl.gz"],
 )
-def test_file_without_rows_is_read_in_a_partition_and_refused_as_a_whole_table(
+def test_file_without_rows_is_read_as_one_of_several_and_refused_as_a_whole_table(
     tmp_path: Path, kind: str, name: str, content: bytes
 ) -> None:
     (tmp_path / "copied").mkdir()
     contract = replace(CONTRACT, kind=kind)
     found = rows(tmp_path, contract, name, content)
     assert (found.num_rows, found.schema) == (0, SCHEMA)
+    alone = replace(contract, partition=None)
+    assert rows(tmp_path, alone, name, content).num_rows == 0
     with pytest.raises(DataError, match="no rows") as caught:
-        rows(tmp_path, replace(contract, partition=None), name, content)
+        rows(tmp_path, alone, name, content, is_whole=True)
     assert caught.value.code == "data.empty"
 
 

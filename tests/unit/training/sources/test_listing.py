@@ -12,6 +12,7 @@ import pytest
 from training.errors import DataError
 from training.runtime.provenance import CHECKOUT
 from training.sources import listing
+from training.sources.interface import SourceWindow
 from training.sources.listing import (
     list_partitions,
     list_source,
@@ -21,6 +22,8 @@ from training.sources.listing import (
     read_source,
     snapshot_ref_name,
 )
+from training.sources.registry import source_of
+from training.sources.table_contract import TableContract
 from training.spec import PipelineSpec, load_spec, resolve_uris
 from training.store import Store
 
@@ -67,6 +70,27 @@ def test_file_of_any_name_is_listed_and_read_by_its_path_and_by_its_uri(tmp_path
 def test_looking_where_nothing_is_finds_nothing_and_makes_nothing(tmp_path: Path) -> None:
     assert list_source((tmp_path / "no" / "where").as_uri()) == []
     assert list(tmp_path.iterdir()) == []
+
+
+LEFTOVERS = ("_SUCCESS", "_temporary/0/part.csv", ".part-0.csv.crc", "part-0.csv.md5", "part-1.csv")
+
+
+@pytest.mark.parametrize("partition", [None, "dt={date}"])
+def test_markers_checksums_and_empty_files_beside_others_are_passed_over_and_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, partition: str | None
+) -> None:
+    for name in LEFTOVERS:
+        put(tmp_path / "my data/dt=2026-01-01" / name, "" if name == "part-1.csv" else "x")
+    put(tmp_path / "my data/dt=2026-01-01/part-0.csv", "rows")
+    contract = TableContract(name="t", kind="csv", columns={}, uri=str(tmp_path / "my data"), partition=partition)
+    window = SourceWindow(None, None, AS_OF, partitions=("2026-01-01",))
+    with caplog.at_level("INFO"):
+        (part,) = source_of(contract).list(window)
+    assert (part.uri.rpartition("/")[2], part.size_bytes) == ("part-0.csv", 4)
+    assert f"t: {len(LEFTOVERS)} files are no data, or have 0 bytes, and are passed over" in caplog.text
+    (tmp_path / "my data/dt=2026-01-01/part-0.csv").unlink()
+    (alone,) = source_of(contract).list(window)
+    assert (alone.uri.rpartition("/")[2], alone.size_bytes) == ("part-1.csv", 0)
 
 
 def test_a_day_is_missing_until_its_partition_holds_data(tmp_path: Path, shop: PipelineSpec) -> None:

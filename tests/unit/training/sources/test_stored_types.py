@@ -169,3 +169,6 @@ def test_day_without_rows_as_pandas_writes_it_is_read(tmp_path: Path, write_day:
     rows = read_rows(contract, PartContent(tmp_path / "a.parquet"), source="a.parquet", limit_bytes=LIMIT, counts=counts)
     assert (rows.num_rows, rows.schema.types) == (0, [ARROW_TYPES[column.type] for column in columns.values()])
     assert "index of pandas read as no column: __index_level_0__ (0 rows in 1 files)" in counts.lines()
+    pd.DataFrame([]).to_parquet(tmp_path / "b.parquet")
+    assert not as_is(contract, tmp_path / "b.parquet", EncodingCounts())
+    assert read_rows(contract, PartContent(tmp_path / "b.parquet"), source="b.parquet", limit_bytes=LIMIT).schema == rows.schema
