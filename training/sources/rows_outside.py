@@ -29,7 +29,17 @@ UNITS: Final = (
 )
 """Factor that mends times since 1970, and what they then are."""
 
-ARE: Final = {"before_window": "before the window", "after_window": "after the window", "after_now": "later than this machine's clock"}
+ARE: Final = {
+    "before_window": "before the window",
+    "after_window": "after the window",
+    "after_now": "later than this machine's clock",
+}
+VERSIONS: Final = {
+    "rows_updated_later": "rows are versions later than as_of",
+    "rows_repeated": "rows are repeated as they are",
+    "rows_replaced": "rows are replaced by a newer one of their key",
+    "rows_deleted": "rows are deleted",
+}
 
 
 @dataclass(slots=True)
@@ -60,6 +70,8 @@ class RowsOutside:
     future: TimeRange = field(default_factory=TimeRange)
     """Of `after`, those that the clock has not reached."""
     placeholders: Counter[str] = field(default_factory=Counter)
+    versions: Mapping[str, int] = field(default_factory=dict)
+    """Of `data.source.newest_by`: rows that do not count, by a name of VERSIONS. None of them is in the other numbers."""
 
     def add(self, us: Microseconds, window: SourceWindow) -> None:
         """Count the times of a part, [rows]."""
@@ -97,10 +109,10 @@ class RowsOutside:
             raise DataError("data.future_rows", message, hint=hint)
 
     def scalars(self) -> dict[str, Scalar]:
-        """Return what `outside_lines` says, as the scalars of a result; empty where no row is outside."""
+        """Return what `outside_lines` says, as the scalars of a result; empty where no row is left out."""
         if not self.before.rows + self.after.rows:
-            return {}
-        found: dict[str, Scalar] = {"rows_read": self.read.rows}
+            return dict(self.versions)
+        found: dict[str, Scalar] = {**self.versions, "rows_read": self.read.rows}
         if self.before.rows:
             found |= {"rows_before_window": self.before.rows, "times_before_window": _span(self.before)}
         if self.after.rows:
@@ -116,6 +128,9 @@ def outside_lines(scalars: Mapping[str, Scalar]) -> Iterator[str]:
     for name, words in ARE.items():
         if f"rows_{name}" in scalars:
             yield f"{scalars[f'rows_{name}']:,} of {scalars['rows_read']:,} rows are {words}: {scalars[f'times_{name}']}"
+    for name, words in VERSIONS.items():
+        if name in scalars:
+            yield f"{scalars[name]:,} {words} (data.source.newest_by)"
     if "placeholder_times" in scalars:
         yield f"times that often stand for a missing one: {scalars['placeholder_times']}"
 

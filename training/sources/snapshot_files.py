@@ -103,6 +103,7 @@ def part_of_rows(
     *,
     source: str,
     outside: RowsOutside | None = None,
+    kept: pa.Array | None = None,
 ) -> TablePart:
     """Add a part's derived columns, keep the rows of the window, sort them, and write them to a file.
 
@@ -113,11 +114,13 @@ def part_of_rows(
         written: path of the file to write.
         source: what to call the part in messages.
         outside: is given the times of all rows; None: they are not counted.
+        kept: numbers of the rows that are the newest of their key, sorted; None: all.
 
     Raises:
         DataError: of `derive`, `of_window`, `selected` and `with_known_label`.
     """
     every = derive(contract, rows, source=source)
+    every = every if kept is None else every.take(kept)
     table = of_window(contract, every, window, source=source)
     if outside is not None:
         outside.add(_microseconds(every, contract), window)
@@ -283,7 +286,7 @@ def of_window(contract: TableContract, table: pa.Table, window: SourceWindow, *,
         bounds.append((contract.event_time, pc.less_equal, window.as_of - contract.available_after))
     for name, compare, bound in bounds:
         if name is not None and bound is not None:
-            column = _instants(table, name, source=source)
+            column = instants(table, name, source=source)
             table = table.filter(_with_null(compare(column, instant_scalar(bound)), as_value=True))
     return table
 
@@ -301,7 +304,7 @@ def with_known_label(
     if contract.known_at is None:
         return table, None
     declared = contract.columns.get(contract.known_at)
-    column = _instants(table, contract.known_at, source=source)
+    column = instants(table, contract.known_at, source=source)
     is_known = pc.less_equal(column, instant_scalar(window.as_of))
     is_known = _with_null(is_known, as_value=declared is None or not declared.nullable)
     return table.filter(is_known), _microseconds(table.filter(pc.invert(is_known)), contract)
@@ -312,7 +315,12 @@ def _with_null(mask: pa.ChunkedArray, *, as_value: bool) -> pa.ChunkedArray:
     return pc.or_kleene(mask, pc.is_null(mask)) if as_value else pc.and_kleene(mask, pc.is_valid(mask))
 
 
-def _instants(table: pa.Table, name: str, *, source: str) -> pa.ChunkedArray:
+def instants(table: pa.Table, name: str, *, source: str) -> pa.ChunkedArray:
+    """Return a column of instants by which rows are selected.
+
+    Raises:
+        DataError: `schema.missing`, `schema.type`.
+    """
     require({name}, table, "rows are selected by it", source=source)
     column = table.column(name)
     if type_name(column.type) != "timestamp":

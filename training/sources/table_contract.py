@@ -42,6 +42,10 @@ class TableContract:
     event_time: str | None = None
     known_at: str | None = None
     """The column that says when a row's label is known."""
+    newest_by: str | None = None
+    """The column with the time of a row's version: of each key the newest counts."""
+    deleted_by: str | None = None
+    """The column that says that a version is the end of its row."""
     where: str | None = None
     """SQL of the rows that are used; None: all."""
     sample: RowSample | None = None
@@ -69,7 +73,7 @@ class TableContract:
     @property
     def is_kept_as_is(self) -> bool:
         """Whether snapshots hold a source's Parquet files byte for byte: whole days, nothing to compute, to rename or leave out by row."""
-        is_cut = self.known_at is not None or self.where is not None or self.sample is not None
+        is_cut = any(each is not None for each in (self.known_at, self.newest_by, self.where, self.sample))
         # The engine that reads snapshots has no columns without a name.
         is_renamed = self.at_source() is not self or not all(name.strip() for name in self.ignore)
         is_typed = any(column.is_text_in_file for column in self.columns.values())
@@ -119,6 +123,8 @@ def _main(spec: PipelineSpec) -> TableContract:
         key=tuple(source.key),
         event_time=source.event_time,
         known_at=spec.data.label.known_at,
+        newest_by=source.newest_by,
+        deleted_by=source.deleted_by,
         where=None if source.where is None else source.where.sql,
         sample=_sample(spec),
         timezone=spec.timezone,

@@ -19,9 +19,10 @@ from training.errors import DataError, shown
 from training.sources.arrow_schema import schema_hash
 from training.sources.interface import ListedPart, Source, SourcePart, SourceWindow
 from training.sources.registry import source_of
+from training.sources.row_versions import RowVersions
 from training.sources.rows_outside import RowsOutside
 from training.sources.size_limits import check_size, table_limit_bytes
-from training.sources.snapshot_files import LabelTimes, TablePart, part_as_is, part_of_rows, read_rows
+from training.sources.snapshot_files import LabelTimes, TablePart, derive, part_as_is, part_of_rows, read_rows
 from training.sources.stored_types import EncodingCounts
 from training.sources.table_contract import TableContract
 from training.store import Manifest, Store
@@ -68,6 +69,7 @@ class _Counts:
     """What is counted while the files of a table are read."""
 
     outside: RowsOutside | None
+    versions: RowVersions | None = None
     encodings: EncodingCounts = field(default_factory=EncodingCounts)
 
 
@@ -100,7 +102,14 @@ def take_snapshot(
         left_out: Counter[str] = Counter()
         members = {member.name: (member, source_of(member)) for member in contract.members}
         window, counts = plan.window_of(contract), _Counts(outside if contract is plan.contracts[0] else None)
-        for name, listed in _named(contract, plan.listing.get(contract.name, ())):
+        named = _named(contract, plan.listing.get(contract.name, ()))
+        if contract.newest_by is not None:
+            counts.versions = _versions(
+                contract, plan.as_of, [(listed, *members[listed.table or contract.name]) for _, listed in named], folder
+            )
+            if outside is not None:
+                outside.versions = counts.versions.counts
+        for name, listed in named:
             check_size(listed.size_bytes, limit_bytes, what=listed.uri)
             member, source = members[listed.table or contract.name]
             files[name], part, parts[name] = _take_part(store, member, source, listed, window, folder, limit_bytes, counts)
@@ -129,6 +138,25 @@ def take_snapshot(
         meta["unknown_labels"] = unknown
     manifest = Manifest(kind=KIND, files=files, meta=meta)
     return store.manifests.put(manifest), manifest
+
+
+def _versions(
+    contract: TableContract, as_of: datetime, parts: Sequence[tuple[SourcePart, TableContract, Source]], folder: Path
+) -> RowVersions:
+    """Return which rows of each part count. Parts are read here for their keys, and later for their rows: one at a time is in memory."""
+    versions, limit_bytes = RowVersions(contract, as_of), table_limit_bytes()
+    for part, member, source in parts:
+        check_size(part.size_bytes, limit_bytes, what=part.uri)
+        scratch = folder / "part"
+        scratch.mkdir()
+        try:
+            content = source.read(part, scratch, limit_bytes=limit_bytes)
+            rows = read_rows(member, content, source=part.uri, limit_bytes=limit_bytes, partition=part.partition)
+            versions.add(part, derive(member, rows, source=part.uri))
+        finally:
+            shutil.rmtree(scratch)
+    versions.settle()
+    return versions
 
 
 def _named(contract: TableContract, entries: Sequence[ListedPart]) -> list[tuple[str, SourcePart]]:
@@ -172,7 +200,9 @@ def _take_part(
             rows = read_rows(
                 contract, content, source=listed.uri, limit_bytes=limit_bytes, partition=listed.partition, counts=counts.encodings
             )
-            part = part_of_rows(contract, rows, window, folder / "part" / "rows.parquet", source=listed.uri, outside=counts.outside)
+            kept = None if counts.versions is None else counts.versions.kept[listed]
+            written = folder / "part" / "rows.parquet"
+            part = part_of_rows(contract, rows, window, written, source=listed.uri, outside=counts.outside, kept=kept)
         digest = store.objects.put_file(part.path)
         # The content's digest, not the storage's version: equal data on two machines make one snapshot.
         stored = content.rows if isinstance(content.rows, Path) else part.path

@@ -35,7 +35,7 @@ from training.spec.rules.names import (
     name_is_free,
 )
 from training.spec.rules.partitions import generated_columns_fit, partitions_fit
-from training.spec.rules.row_filters import row_filters_are_known, row_filters_fit
+from training.spec.rules.row_filters import row_filters_are_known, row_filters_fit, versions_fit
 from training.spec.rules.rule_problems import Rule, Violation, violations
 from training.spec.rules.splits import split_columns_fit, split_keys_fit, strata_exist
 from training.spec.rules.stored_columns import stored_columns_fit
@@ -359,6 +359,7 @@ RULES: Final[tuple[Rule, ...]] = (
     windows_are_known_in_time,
     label_type_fits,
     row_filters_fit,
+    versions_fit,
     row_filters_are_known,
     label_delays_fit,
     drift_columns_fit,

@@ -1,4 +1,4 @@
-"""Rules of `data.source.where` and `data.source.sample`: which rows are used must not depend on what is known only afterwards."""
+"""Rules of which rows are used: by `where` and `sample`, not by what is known only afterwards, and by the versions of a row."""
 
 from __future__ import annotations
 
@@ -39,6 +39,23 @@ def row_filters_fit(data: Data) -> Iterator[Violation]:
             if source.types.get(name) in ("float", "double"):
                 message = f"rows are sampled by {name}, which is of type {source.types[name]}: its equal values may have several texts"
                 yield Violation(("data", "source", "sample"), "column.type", message, "use a key of integers, texts, dates or times")
+
+
+def versions_fit(data: Data) -> Iterator[Violation]:
+    """Yield a violation for each column that versions of rows are chosen by, and that is not there or of another type."""
+    source = data.source
+    for key, name, wanted in (("newest_by", source.newest_by, "timestamp"), ("deleted_by", source.deleted_by, "boolean")):
+        path: Path = ("data", "source", key)
+        if name is None:
+            continue
+        if name not in source.types:
+            yield Violation(path, "column.unknown", f"{name} is not a column of {source.table}", nearest(name, source.types))
+        elif source.types[name] != wanted:
+            message = f"{name} is of type {source.types[name]}, and {key} needs a {wanted}"
+            yield Violation(path, "column.type", message, f"derive one: data.source.derive: {{…: {{type: {wanted}, sql: …}}}}")
+    if source.deleted_by is not None and source.newest_by is None:
+        message = "deleted_by needs newest_by"
+        yield Violation(("data", "source", "deleted_by"), "field.conflict", message, "name the time of a version: newest_by: updated_at")
 
 
 def row_filters_are_known(data: Data, prepare: Prepare) -> Iterator[Violation]:

@@ -237,6 +237,10 @@ class PipelineSource(Table):
     """Columns of the file that are not read, by their names there."""
     derive: dict[ColumnName, Derived] = Field(default_factory=dict)
     """Columns that are computed when the table is read, and stored in the snapshot."""
+    newest_by: ColumnName | None = None
+    """Timestamp column: of rows with the same key the newest until `as_of` is read. Example: `updated_at`."""
+    deleted_by: ColumnName | None = None
+    """Boolean column, with `newest_by`: true where the row is deleted from then on. Example: `is_deleted`."""
     where: Where | None = None
     sample: Sample | None = None
     union: Annotated[tuple[UnionTable, ...], Field(strict=False)] = ()

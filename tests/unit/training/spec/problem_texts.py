@@ -311,6 +311,18 @@ CASES: list[tuple[str, str, str, str]] = [
     ),
     (
         R,
+        "    window: 30d",
+        "    deleted_by: clickd\n    window: 30d",
+        "data.source.deleted_by: [column.unknown] clickd is not a column of clicks (did you mean clicked?)",
+    ),
+    (
+        R,
+        "    window: 30d",
+        "    newest_by: price\n    window: 30d",
+        "data.source.newest_by: [column.type] price is of type float, and newest_by needs a timestamp (derive one: data.source.derive: {…: {type: timestamp, sql: …}})",
+    ),
+    (
+        R,
         '"dt={date}"',
         '"day={day}/dt={date}"',
         "data.source.partition: [partition.invalid] 'day={day}/dt={date}' has {day}, which is neither a column nor a time ({date}, {month}, {hour}, %Y, %m, %d, %H, %-m, %-d, %-H) (correct it, or declare day under columns with generated: partition_value)",
