@@ -20,6 +20,7 @@ from training.spec.reader.problems import nearest
 from training.spec.schedule.instants import AS_OF_PATTERN
 from training.spec.sections.evaluation import Evaluate
 from training.spec.sections.train import Train
+from training.stage_table import REFIT
 
 _TITLES: Final[Mapping[str, tuple[str, str]]] = {
     "epochs": ("Epochs", "Passes over the training rows; boosting rounds for trees."),
@@ -136,7 +137,8 @@ def _data_schema(spec: PipelineSpec) -> dict[str, JsonValue]:
 def _train_schema(train: Train) -> dict[str, JsonValue]:
     """Keys and settings are those of the spec's family; of another one that a trigger names, the run's first task knows them."""
     facts = FAMILIES.get(train.model)
-    names = [name for name in Train.model_fields if facts is None or name not in facts.ignored_keys]
+    ignored = frozenset() if facts is None else facts.ignored_keys
+    names = [name for name in Train.model_fields if name not in ignored and name != REFIT]
     values = train.model_dump(mode="json", by_alias=True, exclude={"placement": {"pool"}})
     properties: dict[str, dict[str, JsonValue]] = {}
     for name in names:

@@ -4,7 +4,7 @@ They are `{as_of, force, promote, snapshot, registration: {…}, data: {source: 
 spec's sections it takes:
 
     data      source.window
-    train     all keys but placement.pool, and no class of one's own as its model
+    train     all keys but placement.pool and refit, and no class of one's own as its model
     evaluate  the thresholds: `EvaluateOverrides`
     tune      all keys
 
@@ -185,6 +185,8 @@ def _of_the_yaml_alone(spec: PipelineSpec, changed: PipelineSpec) -> list[Proble
     for name in () if facts is None else facts.yaml_settings:
         if before.get(name) != after.get(name):
             found[f"train.settings.{name}"] = "is the YAML's alone: it says which code runs"
+    if changed.train.refit != spec.train.refit:
+        found["train.refit"] = "is the YAML's alone: Airflow knows the tasks before a run begins"
     return [Problem(code="conf.unknown_key", message=message, hint="set it in the YAML", field=key) for key, message in found.items()]
 
 

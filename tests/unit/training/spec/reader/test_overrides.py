@@ -73,6 +73,7 @@ def test_overrides_are_in_the_spec_and_parameters_beside_it(ranking: PipelineSpe
             {"train": {"model": "acme.m:Model"}},
             ": train.model: [conf.unknown_key] names a class of your own: which code runs is the YAML's ",
         ),
+        ({"train": {"refit": "validation"}}, ": train.refit: [conf.unknown_key] is the YAML's alone: Airflow knows the tasks "),
         ({"train": {"placement": {"pool": "gpu"}}}, ": train.placement.pool: [conf.unknown_key] is the YAML's alone: Airflow knows "),
         ({"data": {"source": {"uri": "x"}}}, ": data.source.uri: [conf.unknown_key] unknown key 'uri' (known: window)"),
         ({"data": {"source": {"window": "1"}}}, ": data.source.window: [duration.invalid] "),
@@ -240,7 +241,7 @@ def test_form_leaves_out_what_has_no_effect_on_the_family(flights: PipelineSpec)
     schema: Any = params_schema(flights)
     facts = FAMILIES.get(flights.train.model)
     assert facts is not None
-    assert set(schema["train"]["then"]["properties"]) == Train.model_fields.keys() - set(facts.ignored_keys)
+    assert set(schema["train"]["then"]["properties"]) == Train.model_fields.keys() - set(facts.ignored_keys) - {"refit"}
     assert apply_overrides(flights, {name: part["default"] for name, part in schema.items()})[0] == flights
 
 
