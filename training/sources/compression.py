@@ -11,6 +11,7 @@ from typing import Final
 import pyarrow as pa
 
 from training.errors import DataError
+from training.sources.content import refuse_content
 from training.sources.size_limits import check_size
 
 CODECS: Final = {".gz": "gzip", ".zst": "zstd"}
@@ -27,12 +28,16 @@ def plain_file(path: Path, folder: Path, *, source: str, limit_bytes: int) -> Pa
         limit_bytes: the largest size of the content.
 
     Raises:
-        DataError: `format.compression`, the stream is not of that codec, damaged, or ends too early; `source.too_large`, as soon as more
-            than the limit is decompressed.
+        DataError: `format.content`, it holds no text; `format.compression`, the stream is not of that codec, damaged, or ends too early;
+            `source.too_large`, as soon as more than the limit is decompressed.
     """
     codec = CODECS.get(Path(source).suffix.lower())
-    if codec is None:
-        return path
+    plain = path if codec is None else _decompressed(path, folder, codec, source=source, limit_bytes=limit_bytes)
+    refuse_content(plain, source=source, wanted="text")
+    return plain
+
+
+def _decompressed(path: Path, folder: Path, codec: str, *, source: str, limit_bytes: int) -> Path:
     written, size_bytes = folder / "decompressed", 0
     if path.stat().st_size == 0:
         raise _damaged(source, codec, "it has 0 bytes")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import codecs
 import csv
+import itertools
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,6 +21,7 @@ import pyarrow.csv as pa_csv
 
 from training.errors import DataError, shown
 from training.sources.arrow_schema import check_names, type_name
+from training.sources.content import not_utf8, refuse_content
 
 CHUNK_BYTES: Final = 8 * 1024 * 1024
 MAX_HEADER_BYTES: Final = 1024 * 1024
@@ -34,6 +36,10 @@ LONE_RETURN: Final = re.compile(rb"\r(?!\n|\Z)")
 TOO_LONG: Final = "straddling object"
 """Arrow's words for a line that is longer than its blocks of 1 MiB, or than two of them, as it lies."""
 BLOCK_BYTES: Final = 1024 * 1024
+SAVE_AS_UTF8: Final = "save the file as UTF-8: in Excel as CSV UTF-8, or by iconv -f CP1252 -t UTF-8"
+DELETE_COLUMNS: Final = "delete the empty columns behind the last one, and save the file again"
+EXCEL_LINE: Final = re.compile(r'"?sep=.?"?,*', re.IGNORECASE)
+"""Names the delimiter for Excel alone."""
 INVALID_VALUE: Final = re.compile(r"invalid value '(?P<value>.*)'", re.DOTALL)
 
 
@@ -44,10 +50,11 @@ def read_header(path: Path, *, source: str) -> list[str]:
         source: what to call the file in messages.
 
     Raises:
-        DataError: `data.empty`, `format.csv`, `schema.names`.
+        DataError: `data.empty`, `format.content`, `format.csv`, `schema.names`.
     """
     with path.open("rb") as stream:
         line = stream.readline(MAX_HEADER_BYTES + 1)
+    refuse_content(path, source=source, wanted="CSV")
     if not line.strip():
         raise DataError(
             "data.empty", f"{source} is empty: it has no header line", hint="write the header line; in a partition, rows may be missing"
@@ -59,19 +66,32 @@ def read_header(path: Path, *, source: str) -> list[str]:
     try:
         text = line.decode("utf-8-sig").rstrip("\r\n")
     except UnicodeDecodeError as err:
-        raise _malformed(source, 1, f"byte 0x{line[err.start]:02x} is not UTF-8", "save the file as UTF-8") from err
+        raise _malformed(source, 1, not_utf8(line[err.start]), SAVE_AS_UTF8) from err
     if _is_open(text):
         raise _unclosed(source, 1)
     try:
         names = next(csv.reader([text], strict=False))
     except csv.Error as err:
         raise _malformed(source, 1, f"the header line cannot be read: {err}", "name every column in at most 128 characters") from err
+    _check_of_a_sheet(text, names, source=source)
+    check_names(names, source=source)
+    return names
+
+
+def _check_of_a_sheet(text: str, names: list[str], *, source: str) -> None:
+    """Refuse what spreadsheets make of a header line."""
+    if EXCEL_LINE.fullmatch(text):
+        raise _malformed(source, 1, f"{shown(text)} is no header: it names the delimiter for Excel alone", "delete this line")
     if len(names) == 1:
         for delimiter, word in DELIMITERS.items():
             if delimiter in names[0]:
                 raise _malformed(source, 1, f"one column, {shown(names[0])}, with a {word} in its name", "separate the columns by commas")
-    check_names(names, source=source)
-    return names
+    if len(names) > 2 and not any(names[1:]):
+        raise _malformed(
+            source, 1, f"{shown(names[0])} and {len(names) - 1} empty cells", "delete lines above the header line, such as a title"
+        )
+    if len(names) > 2 and not (names[-1] or names[-2]):
+        raise DataError("schema.names", f"{source}: the last columns have no name: the header line ends in commas", hint=DELETE_COLUMNS)
 
 
 def _is_open(line: str) -> bool:
@@ -95,7 +115,7 @@ def read_csv(path: Path, types: Mapping[str, pa.DataType], *, source: str, may_b
         DataError: `format.csv` (rows of unequal length, quotes that are not closed, NUL, not UTF-8), `schema.type` (a value that is
             not of its column's type), `data.empty`.
     """
-    _scan(path, source=source)
+    scan(path, source=source)
     header = read_header(path, source=source)
     try:
         table = _parse(path, header, types, use_threads=True)
@@ -126,8 +146,12 @@ def _parse(path: Path, header: list[str], types: Mapping[str, pa.DataType], *, u
     )
 
 
-def _scan(path: Path, *, source: str) -> None:
-    """Look for NULs, bytes that are not UTF-8, carriage returns without a line feed and quotes that are not closed on their line."""
+def scan(path: Path, *, source: str) -> None:
+    """Look for NULs, bytes that are not UTF-8, carriage returns without a line feed and quotes that are not closed on their line.
+
+    Raises:
+        DataError: `format.csv`.
+    """
     decoder = codecs.getincrementaldecoder("utf-8")()
     line, odd, ends_in_return = 1, False, False
     with path.open("rb") as stream:
@@ -156,7 +180,7 @@ def _decode(decoder: codecs.IncrementalDecoder, chunk: bytes, line: int, *, sour
         decoder.decode(chunk, final=not chunk)
     except UnicodeDecodeError as err:
         at = line + err.object.count(b"\n", 0, err.start)
-        raise _malformed(source, at, f"byte 0x{err.object[err.start]:02x} is not UTF-8", "save the file as UTF-8") from err
+        raise _malformed(source, at, not_utf8(err.object[err.start]), SAVE_AS_UTF8) from err
 
 
 def _check_quotes(chunk: bytes, line: int, *, odd: bool, source: str) -> bool:
@@ -173,7 +197,10 @@ def _check_quotes(chunk: bytes, line: int, *, odd: bool, source: str) -> bool:
 def _explained(message: str, path: Path, header: list[str], types: Mapping[str, pa.DataType], *, source: str) -> DataError:
     if found := RAGGED.search(message):
         what = f"{found['found']} cells in a row of {found['expected']} columns"
-        return _malformed(source, _line_of(path, int(found["row"])), what, "quote cells that hold a comma")
+        number, cells, expected = (int(found[key]) for key in ("row", "found", "expected"))
+        line = _line_of(path, number)
+        is_empty = _line_at(path, line).rstrip(b"\r\n").endswith(b"," * max(cells - expected, 1))
+        return _malformed(source, line, what, DELETE_COLUMNS if is_empty and cells > expected else "quote cells that hold a comma")
     if found := CONVERSION.search(message):
         name = header[int(found["column"])]
         value = INVALID_VALUE.search(found["reason"])
@@ -210,6 +237,11 @@ def _line_of(path: Path, row: int) -> int:
             if row == 0:
                 return number
     return 0
+
+
+def _line_at(path: Path, number: int) -> bytes:
+    with path.open("rb") as stream:
+        return next(itertools.islice(stream, number - 1, None), b"")
 
 
 def _lone_return(source: str, line: int) -> DataError:

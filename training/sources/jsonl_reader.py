@@ -17,6 +17,7 @@ import pyarrow as pa
 from training.contracts import JsonObject
 from training.errors import DataError, shown
 from training.sources.arrow_schema import type_name
+from training.sources.content import not_utf8
 
 MAX_LINE_BYTES: Final = 16 * 1024 * 1024
 BATCH_BYTES: Final = 8 * 1024 * 1024
@@ -105,7 +106,7 @@ def _parsed(number: int, line: bytes, *, source: str) -> JsonObject:
     try:
         found = DECODER.decode(line.decode("utf-8"))
     except UnicodeDecodeError as err:
-        raise _malformed(source, number, f"byte 0x{line[err.start]:02x} is not UTF-8", "save the file as UTF-8") from err
+        raise _malformed(source, number, not_utf8(line[err.start]), "save the file as UTF-8") from err
     except json.JSONDecodeError as err:
         hint = 'write one JSON object per line, {"id": 1, "name": "a"}, and nothing between the lines'
         raise _malformed(source, number, f"not JSON: {err.msg} at character {err.pos + 1}", hint) from err

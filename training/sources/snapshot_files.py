@@ -18,6 +18,7 @@ from training.errors import DataError, NightshiftError, UnavailableError, shown
 from training.runtime.exhausted_resources import machine_limit
 from training.sanitizing import masked
 from training.sources.arrow_schema import ARROW_TYPES, check_named, declared_columns, require, schema_of, type_name
+from training.sources.content import other_content
 from training.sources.generated_columns import generated_column, instant_scalar
 from training.sources.interface import ArrowStream, PartContent, SourceWindow
 from training.sources.row_filters import selected
@@ -360,7 +361,7 @@ def _open_parquet(path: Path, *, source: str) -> pq.ParquetFile:
         file = pq.ParquetFile(path, coerce_int96_timestamp_unit="us")
     except (pa.ArrowException, OSError, UnicodeDecodeError) as err:
         # A name in a damaged footer need not be UTF-8.
-        raise _not_parquet(source, err) from err
+        raise other_content(path, source=source, wanted="Parquet") or _not_parquet(source, err) from err
     if _is_signed(path, file.metadata):
         hint = "write the file without encryption: Nightshift has no keys"
         raise DataError("format.parquet", f"{source} cannot be read as Parquet: its columns are encrypted", hint=hint)

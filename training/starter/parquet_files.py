@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from training.errors import DataError
 from training.sources.arrow_schema import ARROW_TYPES, schema_of, type_name
+from training.sources.content import other_content
 from training.sources.snapshot_files import int96_columns
 from training.sources.stored_types import (
     EXACT_DOUBLE_DIGITS,
@@ -88,7 +89,9 @@ def _footer(path: Path) -> _Footer:
             found = _Footer(file.schema_arrow, file.metadata.num_rows, int96_columns(file))
     except (pa.ArrowInvalid, OSError) as err:
         reason = (str(err).splitlines() or [""])[0][:300]
-        raise DataError("data.format", f"{path} is not a Parquet file: {reason}", hint="write the file again") from err
+        hint = "write the file again"
+        damaged = DataError("data.format", f"{path} is not a Parquet file: {reason}", hint=hint)
+        raise other_content(path, source=str(path), wanted="Parquet") or damaged from err
     schema_of(found.schema, source=str(path))
     return found
 

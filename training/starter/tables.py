@@ -18,7 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 from training.errors import DataError, shown
 from training.runtime.stage_memory import engine_memory_bytes
 from training.sources.compression import plain_file
-from training.sources.csv_reader import read_header
+from training.sources.csv_reader import read_header, scan
 from training.sources.jsonl_reader import first_keys
 from training.sources.size_limits import table_limit_bytes
 from training.spec.reader.yaml import CONTROL
@@ -171,6 +171,8 @@ class _Opening:
     def _headers(self) -> dict[Path, Header]:
         """Return the columns of text files; a file of JSON lines without rows has none."""
         if self.files.kind == "csv":
+            for plain, path in self.plain.items():
+                scan(plain, source=str(path))
             return {plain: tuple(read_header(plain, source=str(path))) for plain, path in self.plain.items()}
         keys = {plain: first_keys(plain, source=str(path)) for plain, path in self.plain.items()}
         return {plain: tuple(found) for plain, found in keys.items() if found}

@@ -31,8 +31,16 @@ def read(tmp_path: Path, data: bytes) -> pa.Table:
         (b'n,x,t,s\n1,1.5,2026-01-31T06:00:00Z,"a\n' + GOOD, "format.csv", "f.csv, line 2: a quote is not closed on its line"),
         (b"n,x,t,s\n" + GOOD + b'1,1.5,2026-01-31T06:00:00Z,"a', "format.csv", "f.csv, line 3: a quote is not closed on its line"),
         (b"n,x,t,s\n" + GOOD + b"1,1.5,2026-01-31T06:00:00Z,a\0\n", "format.csv", "f.csv, line 3: a NUL byte"),
-        (b"n,x,t,s\n" + GOOD + b"1,1.5,2026-01-31T06:00:00Z,caf\xe9\n", "format.csv", "f.csv, line 3: byte 0xe9 is not UTF-8"),
-        (b"n,x,t,s\n" + GOOD + b"1,1.5,2026-01-31T06:00:00Z,caf\xc3", "format.csv", "f.csv, line 3: byte 0xc3 is not UTF-8"),
+        (
+            b"n,x,t,s\n" + GOOD + b"1,1.5,2026-01-31T06:00:00Z,caf\xe9\n",
+            "format.csv",
+            "f.csv, line 3: byte 0xe9 is not UTF-8 (é in cp1252, which Windows writes)",
+        ),
+        (
+            b"n,x,t,s\n" + GOOD + b"1,1.5,2026-01-31T06:00:00Z,caf\xc3",
+            "format.csv",
+            "f.csv, line 3: byte 0xc3 is not UTF-8 (Ã in cp1252, which Windows writes)",
+        ),
         (b"n;x;t;s\n1;1.5;;\n", "format.csv", "f.csv, line 1: one column, 'n;x;t;s', with a semicolon in its name"),
         (b"n,x,t,s\nmany,1.5,,a\n", "schema.type", "f.csv, line 2, column 'n': 'many' is not of type int64"),
         (b"n,x,t,s\n1.5,1.5,,a\n", "schema.type", "f.csv, line 2, column 'n': '1.5' is not of type int64"),

@@ -392,7 +392,7 @@ def test_nothing_is_written_where_one_file_cannot_be(tmp_path: Path, capsys: pyt
         (b"ordered_at,outcome\n", (), "data.empty"),
         (b"\x00\x01\xff\xfe binary\n" * 20, (), "format.csv"),
         (b"ordered_at,outcome,outcome\n2026-01-01,a,b\n", (), "schema.names"),
-        (b"ordered_at,outcome,x\x00y\n2026-01-01,a,1\n2026-01-02,b,2\n", (), "schema.names"),
+        (b"ordered_at,outcome,x\x00y\n2026-01-01,a,1\n2026-01-02,b,2\n", (), "format.csv"),
         (b'ordered_at,outcome,"x\ny"\n2026-01-01,a,1\n2026-01-02,b,2\n', (), "format.csv"),
         (b"ordered_at,outcome,x\n2026-01-01,a,1\n2026-01-02,a,2\n", (), "init.label"),
         (b"ordered_at,outcome,x\n2026-01-01,,1\n2026-01-02,,2\n", (), "init.label"),
