@@ -7,6 +7,7 @@ import io
 import json
 from collections.abc import Callable
 from decimal import Decimal
+from types import SimpleNamespace
 from typing import Any, Final
 from zoneinfo import ZoneInfo
 
@@ -356,6 +357,18 @@ def test_rows_with_two_readings_are_refused_in_words_for_the_caller(case: str) -
     with pytest.raises(DataError, match=words) as caught:
         MODEL.predict(make())
     assert caught.value.code == code
+
+
+def test_mlflow_answers_a_refused_request_with_400_and_the_words() -> None:
+    from mlflow.exceptions import MlflowException
+    from mlflow.pyfunc.scoring_server import invocations
+
+    served = SimpleNamespace(predict=MODEL.predict, metadata=None)
+    rows = [{**as_json()[0], "value": "0,1"}]
+    with pytest.raises(MlflowException) as caught:
+        invocations(json.dumps({"dataframe_records": rows}), "application/json", served, None)
+    assert caught.value.get_http_status_code() == 400
+    assert "column 'value' takes double; row 1 has '0,1': it is no number" in json.loads(caught.value.serialize_as_json())["stack_trace"]
 
 
 def test_model_of_an_earlier_version_takes_rows_as_they_are() -> None:
