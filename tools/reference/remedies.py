@@ -38,7 +38,7 @@ REMEDIES: Final[Mapping[str, str]] = {
     "demo.data": "the message has the last lines of the generator's output; repair what it names and repeat `make run`",
     "derive.cycle": "remove one of the expressions of the circle that the message names",
     "format.content": (
-        "name the file after what it holds (.csv, .jsonl, .parquet), and correct `kind`; decompress it; save a workbook's sheet as CSV UTF-8"
+        "name the file after what it holds (.csv, .jsonl, .parquet), and correct `kind`; decompress it; save a sheet as CSV UTF-8"
     ),
     "expectation.failed": "repair the data, or correct the expectation in the suite; the validation report has the numbers",
     "field.pattern": "write a value of the form that the message shows",

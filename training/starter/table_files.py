@@ -14,6 +14,7 @@ from zoneinfo import ZoneInfo
 
 from training.errors import DataError, shown
 from training.sources.compression import CODECS
+from training.sources.content import SHEET, UNPACK
 from training.sources.lake_tables import refuse_lake_table
 from training.sources.listing import check_tables_above
 from training.sources.local_folder import is_data
@@ -32,6 +33,7 @@ from training.spec.schedule.partitions import (
 )
 
 SUFFIXES: Final = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".parquet": "parquet"}
+REMEDIES: Final = dict.fromkeys((".xlsx", ".xlsm", ".xls", ".ods"), SHEET) | dict.fromkeys((".zip", ".7z", ".bz2", ".xz"), UNPACK)
 FORBIDDEN: Final = re.compile(r"[\\#?@%$]|[^\S ]")
 """In the name of a file, as `training.spec.uris` has it; and what would be decoded."""
 TIMES: Final = (
@@ -116,7 +118,8 @@ def kind_of(path: Path) -> str:
     kind = SUFFIXES.get(suffixes[-1] if suffixes else "")
     if kind is None:
         message = f"{shown(path.name)} has none of the suffixes {', '.join(SUFFIXES)}"
-        raise DataError("init.file", message, hint="name the file after its format; text files may be compressed, .gz or .zst")
+        other = REMEDIES.get(path.suffix.lower(), "name the file after its format; text files may be compressed, .gz or .zst")
+        raise DataError("init.file", message, hint=other)
     return kind
 
 

@@ -63,6 +63,17 @@ def test_content_of_another_format_is_named_by_ingest_and_init(
     assert f"holds {what}, not " in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("name", "remedy"), [("a.xlsx", "save its sheet as CSV"), ("a.csv.zip", "decompress it"), ("a.txt", "after its format")]
+)
+def test_init_says_what_to_do_with_a_file_of_another_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, remedy: str
+) -> None:
+    (tmp_path / name).write_bytes(b"")
+    assert init(tmp_path / name, to=tmp_path) != 0
+    assert remedy in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("header", [b"PAR1,s\n", b"[id],s\n", b"{id},s\n", b"BZh9,s\n", b"PK,s\n"])
 def test_texts_that_begin_like_another_format_are_texts(tmp_path: Path, header: bytes) -> None:
     with pytest.raises((DataError, SpecError)) as caught:
