@@ -210,7 +210,7 @@ def _data_with(values: JsonObject, given: SourceOverrides) -> JsonObject:
 
 
 def _train_with(values: JsonObject, given: Mapping[str, Any]) -> dict[str, JsonValue]:
-    """Return the section with the keys given. Another family begins with its own settings, without keys that one of the two has no use for."""
+    """Return the section with the keys given. Another family begins with its own settings, without keys that one of them has no use for."""
     # A null within settings is a value: only the user's model knows its meaning.
     known: dict[str, Any] = {
         key: value if key == "settings" else _given({"": value})[""] for key, value in given.items() if value is not None
