@@ -296,6 +296,8 @@ class EvaluationRecord(Part):
     """Digest of the dataset's manifest."""
     baseline: str | None = None
     """`champion`: it scored the same rows; `no champion`; or why it cannot be compared with."""
+    canary_baseline: str | None = None
+    """Why the canary cannot be compared with; None: it scored the same rows, or there is none."""
     rows_seen: dict[str, StrictInt] = Field(default_factory=dict)
     """`champion`, `canary`: how many test rows are left out because it was trained or chosen on them (`evaluation.compared_models`)."""
     unknown_labels: UnknownLabelCounts | None = None

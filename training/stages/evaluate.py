@@ -248,6 +248,7 @@ def _facts(
         canary=rivals["canary"],
         dataset=dataset.digest,
         baseline=alike.words["champion"],
+        **({"canary_baseline": alike.words["canary"]} if rivals["canary"] is not None and not alike.is_baseline("canary") else {}),
         **({"rows_seen": alike.seen} if alike.seen else {}),
         unknown_labels=None if unknown is None else UnknownLabelCounts.model_validate(unknown),
         classes=dataset.meta.get("classes"),

@@ -117,8 +117,15 @@ def fitted_model(context: StageContext, found: Manifest | None = None) -> StageO
 
 
 def _found_scalars(spec: PipelineSpec, result: FitResult) -> dict[str, Scalar]:
+    if hint := hint_of_last_epoch(result.best_epoch, spec.train.epochs):
+        logger.warning("%s", hint)
     begun = {} if spec.train.from_checkpoint is None else {"resumed_from": spec.train.from_checkpoint}
     return {"best_epoch": result.best_epoch, "validation_loss": round(result.validation_loss, 6), **begun}
+
+
+def hint_of_last_epoch(best: int, epochs: int) -> str:
+    """Return what to try where the best epoch is the last one of several; empty: it is not."""
+    return f"the best epoch is the last one, {best}: more of them (train.epochs) may make a better model" if best == epochs > 1 else ""
 
 
 def _refit_scalars(context: StageContext, result: FitResult, *, until: str) -> dict[str, Scalar]:

@@ -50,7 +50,7 @@ def key_of(
 def _checked_key(table: FoundTable, time: EventTime, key: Sequence[str]) -> Sequence[str]:
     for name in key:
         if name != time.name and table.find(name) is None:
-            raise DataError("init.key", f"{table.path} has no column {shown(name)}", hint=f"columns: {table.listed()}")
+            raise DataError("init.key", f"{table.path} has no column {shown(name)}", hint=table.listed(name))
     found = [column.name if (column := table.find(name)) is not None else name for name in key]
     # The file's column of the time stands for the instant.
     named = [time.name if name == time.column else name for name in found]

@@ -51,7 +51,7 @@ def label_of(table: FoundTable, name: str, *, task: str = "", positive: str = ""
     column = table.find(name)
     if column is None:
         reason = f": {table.left_out[name]}" if name in table.left_out else ""
-        hint = f"columns: {table.listed()}"
+        hint = table.listed(name)
         raise DataError("init.label", f"{table.path} has no usable column {shown(name)}{reason}", hint=hint)
     if column.type in ("date", "timestamp"):
         raise _refused(name, f"it is of type {column.type}: a label is a number, a text or a truth value", "derive a column in the file")

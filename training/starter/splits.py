@@ -75,7 +75,7 @@ def split_of(
         if kind not in ("group", "stratified") or found is None:
             lacks = f"{table.path} has no column {shown(choices.split_column)}"
             reason = lacks if found is None else "it needs --split group or stratified"
-            raise DataError("init.split", f"--split-column: {reason}", hint=f"columns: {table.listed()}")
+            raise DataError("init.split", f"--split-column: {reason}", hint=table.listed(choices.split_column))
         column = f", column: {scalar(found.name)}"
     elif kind == "group":
         raise DataError("init.split", "--split group: nothing says which column the groups are", hint="--split-column COLUMN")

@@ -6,6 +6,7 @@ larger than the memory take time and no memory.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -72,9 +73,12 @@ class FoundTable:
         by_file = {column.source_name: column for column in self.columns.values()}
         return by_file.get(name) or self.columns.get(name)
 
-    def listed(self) -> str:
-        """Return the first names of columns, as the file has them."""
-        return ", ".join([column.source_name or "''" for column in self.columns.values()][:20])
+    def listed(self, name: str = "") -> str:
+        """Return the column that was probably meant by `name`, else the first ones, as the file has them."""
+        names = [column.source_name or "''" for column in self.columns.values()]
+        close = difflib.get_close_matches(name.casefold(), [each.casefold() for each in names], n=1)
+        meant = next((each for each in names if [each.casefold()] == close), None)
+        return f"columns: {', '.join(names[:20])}" if meant is None else f"did you mean {meant}?"
 
 
 @contextmanager

@@ -154,4 +154,4 @@ def _candidates(table: FoundTable) -> str:
     likely = times_of(table)
     if likely:
         return f"columns with times: {', '.join(likely[:10])}"
-    return f"columns: {table.listed()}; without --time all rows have one instant"
+    return f"{table.listed()}; without --time all rows have one instant"

@@ -126,6 +126,10 @@ def judge_canary(case: Case) -> Iterator[Reason]:
     if has_weights_of(record, canary):
         yield _same_weights(case, "canary", canary, "it stays canary")
         return
+    if record.canary_baseline is not None:
+        words = f"the canary, version {canary.version}, is not compared: {record.canary_baseline}"
+        yield case.reason(passed=False, words=words)
+        return
     yield significance(case, record.canary_comparison, f"the canary, version {canary.version},")
 
 

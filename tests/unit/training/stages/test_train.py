@@ -15,6 +15,7 @@ from training.contracts import ExitCode
 from training.engine.tracking.mlflow_journal import RunJournal
 from training.models.ranker.module import Ranker
 from training.runtime.context import StageContext, StopFlag
+from training.stages.train import hint_of_last_epoch
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +50,11 @@ def stopping_at(step: int, stop: StopFlag) -> Callable[..., None]:
             stop.request()
 
     return progress
+
+
+def test_best_epoch_that_is_the_last_of_several_is_a_hint() -> None:
+    assert hint_of_last_epoch(3, 3) == "the best epoch is the last one, 3: more of them (train.epochs) may make a better model"
+    assert [hint_of_last_epoch(best, epochs) for best, epochs in ((2, 3), (1, 1))] == ["", ""]
 
 
 def test_same_work_has_the_same_weights(bench: Bench, undisturbed: str) -> None:

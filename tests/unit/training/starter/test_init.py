@@ -422,6 +422,13 @@ def test_input_that_makes_no_pipeline_is_refused_and_nothing_is_written(
     assert not [path for path in (tmp_path / "to").rglob("*") if path.is_file()]
 
 
+def test_column_that_is_not_there_is_answered_with_the_one_that_was_meant(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "orders.csv"
+    file.write_text("ordered_at,Outcome,x\n2026-01-01,a,1\n2026-01-02,b,2\n")
+    assert init(file, to=tmp_path / "to") == ExitCode.BAD_DATA
+    assert "has no usable column 'outcome' (did you mean Outcome?)" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", ["orders.xlsx", "missing.csv", "broken.parquet", "broken.csv.gz"])
 def test_file_that_cannot_be_read_is_named(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if name != "missing.csv":

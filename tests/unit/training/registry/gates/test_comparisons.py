@@ -136,6 +136,12 @@ def test_canary_judges_only_where_one_is_under_way_and_the_spec_has_canaries() -
     assert decide(worse, ALL, approval="automatic").outcome == "accepted"
 
 
+def test_canary_that_is_later_is_said_not_to_be_compared() -> None:
+    decision = judged({**GOOD, "canary_comparison": None, "canary_baseline": "it is later (as of 2026-03-02)"})
+    assert decision.outcome == "rejected"
+    assert "is not compared: it is later (as of 2026-03-02)" in decision.summary
+
+
 def test_evaluation_that_lacks_what_the_rules_ask_for_is_rejected() -> None:
     old = {name: GOOD[name] for name in ("version", "champion", "baseline", "champion_metrics", "comparison", "metrics")}
     decision = decide(old, Evaluate(task="binary", primary="auc"), approval="automatic")
