@@ -27,9 +27,9 @@ INSTALLED := $(VENV)/.installed-$(HASH)
 DEV_INSTALLED := $(VENV)/.installed-dev-$(DEV_HASH)
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-input --constraint constraints.txt
 SERVICES := $(BIN)/python -m devstack
-# pip prints nothing for minutes. The loop ends with the shell of its recipe, after Ctrl-C in its next iteration; sleep keeps no pipe of ours open.
+# pip prints nothing for minutes. Not on the standard output, which `eval "$(make env)"` takes as commands. The loop ends with the shell of its recipe, after Ctrl-C in its next iteration; sleep keeps no pipe of ours open.
 TICK_SECONDS ?= 30
-TICK := ( while sleep $(TICK_SECONDS) >/dev/null 2>&1 && kill -0 $$$$ 2>/dev/null; do echo "  still installing"; done ) & trap "kill $$! 2>/dev/null" EXIT;
+TICK := ( while sleep $(TICK_SECONDS) >/dev/null 2>&1 && kill -0 $$$$ 2>/dev/null; do echo "  still installing" >&2; done ) & trap "kill $$! 2>/dev/null" EXIT;
 
 # A user's value reaches the program as one argument: quoted for the shell, on one line, and without expansion of `$` by make.
 define newline
@@ -152,19 +152,19 @@ install-dev: $(DEV_INSTALLED)
 
 $(BIN)/python:
 	[ -n "$(PYTHON)" ] || { echo "error: Python 3.11, 3.12 or 3.13 with venv is needed; name it with PYTHON=..." >&2; exit 1; }
-	echo "creating $(VENV) with $$($(PYTHON) --version)"
+	echo "creating $(VENV) with $$($(PYTHON) --version)" >&2
 	$(PYTHON) -m venv $(VENV)
 
 $(INSTALLED): | $(BIN)/python
-	echo "installing torch (once)"
+	echo "installing torch (once)" >&2
 	$(TICK) $(PIP) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) "$$(grep '^torch==' requirements.txt)"
-	echo "installing the other requirements (once)"
+	echo "installing the other requirements (once)" >&2
 	$(TICK) $(PIP) --requirement requirements.txt
 	rm -f $(VENV)/.installed-[0-9a-f]*
 	touch $@
 
 $(DEV_INSTALLED): $(INSTALLED)
-	echo "installing the requirements of tests and checks (once)"
+	echo "installing the requirements of tests and checks (once)" >&2
 	$(TICK) $(PIP) --requirement requirements-dev.txt
 	rm -f $(VENV)/.installed-dev-*
 	touch $@

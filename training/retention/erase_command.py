@@ -116,6 +116,9 @@ def _print(store: Store, found: HeldRows, weights: Collection[str], options: arg
     sys.stdout.write(f"{rows} in {len(found.parts)} files, found in {found.num_scanned} snapshots of {options.target}\n")
     for kind, uri, words in _artifacts(store, found, weights, options):
         sys.stdout.write(f"{kind:<10}  {uri}  {words}\n")
+    if not found.holders:
+        sys.stdout.write("nothing holds such rows: write the value as the data has it\n")
+        return
     sys.stdout.write(f"{NOT_ERASED}\n")
     if not options.delete:
         sys.stdout.write('nothing was erased: do it with --delete --reason "..."\n')

@@ -31,7 +31,7 @@ from training.store.work_folder import StoreUri
 CONSEQUENCES: Final = {
     "snapshot": "its runs cannot be repeated, nor their weights made again",
     "validation": "its page is gone",
-    "dataset": "no training can begin from it",
+    "dataset": "no training begins from it; with a split that is not by time, its models are compared no more",
     "evaluation": "its decision stays in the ledger, its page is gone",
 }
 """Kinds of artifacts that hold rows or values of them, to what is lost with one."""

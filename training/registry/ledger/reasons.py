@@ -102,9 +102,10 @@ def _grounds(reasons: Sequence[Reason]) -> list[str]:
     shown = COMPARING if compared else ()
     # What the ledger itself says comes first: it explains a decision that moves nothing.
     first = [reason.words for reason in reasons if reason.gate == "standing"]
+    # A warning decides nothing, so it comes last.
     failed = [
         f"warning: {reason.words}" if reason.verdict == "warn" else reason.words
-        for reason in reasons
+        for reason in sorted(reasons, key=lambda reason: reason.verdict == "warn")
         if not reason.passed and reason.gate not in (*shown, "standing")
     ]
     last_answer = [reason for reason in reasons if reason.gate == "approval"][-1:]

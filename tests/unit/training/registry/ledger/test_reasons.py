@@ -51,6 +51,14 @@ def test_a_rejection_names_the_change_its_interval_and_what_is_required_in_per_c
     assert line == "rejected: ndcg@10 +0.1 % [-0.8 %, +1.0 %], required > 0.5 %; version 7 of search"
 
 
+def test_what_rejected_a_version_comes_before_warnings() -> None:
+    reasons = [
+        Reason(gate="naive_baseline", passed=False, severity="warn", words="no better than the mean"),
+        Reason(gate="leakage", passed=False, severity="fail", words="a column tells the label"),
+    ]
+    assert headline(entry(reasons)) == "rejected: a column tells the label; warning: no better than the mean; version 7 of search"
+
+
 def test_an_improvement_that_may_be_chance_says_that_the_lower_end_is_missing() -> None:
     assert comparison_line(reasons_of(0.01, -0.004, 0.02)) == "ndcg@10 +2.0 % [-0.8 %, +4.0 %], required > 0.5 % and lower end > 0"
 
