@@ -21,14 +21,36 @@ FAMILIES = "training/models/"
 
 CHECKS = {
     "model family": """
+import types
+import numpy as np
+from training.data.dataset.shard_writer import describe_layout
+from training.data.features.transforms import LayoutEntry, Matrix
+from training.engine.parallel.single_process import Alone
 from training.models.base import load_family
 from training.spec.descriptors.families import FAMILIES, trained_families
-family = load_family("mean")
-pathlib.Path("weights.json").write_text("0.25")
-matrix = type("Matrix", (), {"cells": [0, 0]})()
-assert family.load(pathlib.Path(), {})(matrix).tolist() == [0.25, 0.25]
-assert FAMILIES.get("mean").settings().prior_rows == 0 and "mean" in trained_families()
-assert "## train.settings of mean" in spec.page(root)
+layout = (LayoutEntry(name="age", dtype="float32", cardinality=0), LayoutEntry(name="shop", dtype="int32", cardinality=3))
+number = np.arange(90, dtype=np.int32)
+age, shop = (number % 7).astype(np.float32), number % 3
+labels = 2 * age + np.array([1, 5, 9], dtype=np.float32)[shop]
+cells = np.stack([age.view(np.int32), shop, labels.astype(np.float32).view(np.int32)], axis=1)
+folder = pathlib.Path("rows")
+(folder / "shards").mkdir(parents=True)
+for split in ("train", "validation"):
+    cells.tofile(folder / "shards" / f"{split}-00000.bin")
+described = describe_layout(layout, has_group=False)
+meta = {"layout": described, "group": None, "shards": {"train": [90], "validation": [90]}}
+settings = FAMILIES.get("ridge").settings(penalty=1e-6).model_dump()
+train = types.SimpleNamespace(settings=settings, class_weight=None, epochs=1, early_stopping=None)
+context = types.SimpleNamespace(
+    spec=types.SimpleNamespace(train=train), dataset_path=folder, dataset_meta=meta, gang=Alone(), judge=None, refit_epochs=None,
+    stop=types.SimpleNamespace(requested=False), tracker=types.SimpleNamespace(log=lambda *a, **k: None), progress=lambda *a, **k: None,
+)
+family = load_family("ridge")
+result = family.fit(context)
+(folder / result.weights_name).write_bytes(result.weights)
+scores = family.load(folder, result.architecture)(Matrix(cells=cells[:, :2], layout=layout))
+assert np.allclose(scores, labels, atol=1e-4) and result.validation_loss < 1e-4
+assert "ridge" in trained_families() and "## train.settings of ridge" in spec.page(root)
 """,
     "metric": """
 import numpy as np
