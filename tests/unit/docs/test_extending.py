@@ -176,7 +176,8 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("extended")
     for folder in ("training", "plugins", "devstack", "tools", "dags", "docs", "docker"):
         shutil.copytree(CHECKOUT / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__", "*.png"))
-    shutil.copy(CHECKOUT / "Makefile", root)
+    for name in ("Makefile", "pyproject.toml"):
+        shutil.copy(CHECKOUT / name, root)
     for addition in CHECKS:
         apply(addition, root)
     return root

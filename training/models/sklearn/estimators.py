@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils import get_tags
 from sklearn.utils._param_validation import validate_parameter_constraints
 from sklearn.utils.validation import has_fit_parameter
 
@@ -28,6 +29,8 @@ from training.spec.rules.rule_problems import Violation
 from training.spec.rules.tuning import SETTINGS
 
 OWN: Final = "scikit-learn"
+OF_LOGARITHMS: Final = ("poisson", "gamma", "tweedie")
+"""Words in the values of `loss`, `criterion` and `objective`."""
 PATH: Final[Path] = ("train", "settings")
 
 
@@ -48,6 +51,12 @@ def made(spec: PipelineSpec) -> Any:
     if "n_jobs" in known and spec.train.threads_per_process > 1:
         values["n_jobs"] = spec.train.threads_per_process
     return cls(**values)
+
+
+def needs_whole_labels(estimator: Any) -> bool:
+    """Return whether an estimator learns a logarithm of the label. Others learn its difference from the mean, whose squares are exact."""
+    values = [value for value in estimator.get_params(deep=False).values() if isinstance(value, str)]
+    return bool(get_tags(estimator).target_tags.positive_only) or any(word in value for word in OF_LOGARITHMS for value in values)
 
 
 def type_name(place: str) -> str:

@@ -14,12 +14,13 @@ from sklearn.metrics import log_loss, root_mean_squared_error
 from threadpoolctl import ThreadpoolController
 
 from training.data.dataset.mapped_shards import MappedShards
+from training.data.dataset.shard_format import SHARDED_SPLITS
 from training.data.features.transforms import LayoutEntry, Matrix
 from training.errors import DataError, shown
 from training.models.base import Scorer
 from training.models.boosting_rounds import Rounds
-from training.models.shard_rows import labels_of, num_classes, shards_of
-from training.models.sklearn.estimators import made, requirement_of, type_name
+from training.models.shard_rows import WholeLabels, class_weights_of, labels_of, num_classes
+from training.models.sklearn.estimators import made, needs_whole_labels, requirement_of, type_name
 from training.models.sklearn.scoring import inputs_of, scorer_of, takes_missing_numbers
 from training.models.sklearn.weights import NAME, loaded, saved
 from training.process import liveness
@@ -51,7 +52,10 @@ def fitted(context: FitContext) -> FitResult:
             `estimator.untrusted`; labels that are no classes.
     """
     settings = context.spec.train.settings
-    estimator, shards = made(context.spec), shards_of(context)
+    estimator, weights_of_classes = made(context.spec), class_weights_of(context)
+    folder, meta, is_whole = context.dataset_path, context.dataset_meta, needs_whole_labels(estimator)
+    kind = WholeLabels if is_whole else MappedShards
+    shards = {split: kind(folder, meta, split, class_weights=weights_of_classes) for split in SHARDED_SPLITS}
     classes = None if context.spec.evaluate.task == "regression" else max(2, num_classes(labels_of(context)))
     with liveness.phase("part", "fit"):
         _fit(context, estimator, shards, is_classifier=classes is not None)
@@ -65,7 +69,7 @@ def fitted(context: FitContext) -> FitResult:
         run.record(*(_loss(rows, score, classes) for rows in (shards["train"], shards["validation"])))
     architecture = {"estimator": settings["estimator"], "trusted": trusted, "num_classes": classes}
     requirements = sorted({requirement_of(place) for place in settings["trusted"]})
-    return dataclasses.replace(run.result(NAME, weights, architecture), requirements=requirements)
+    return dataclasses.replace(run.result(NAME, weights, architecture), requirements=requirements, whole_labels=is_whole)
 
 
 def _fit(context: FitContext, estimator: Any, shards: Mapping[str, MappedShards], *, is_classifier: bool) -> None:
@@ -109,7 +113,8 @@ def _pieces(rows: MappedShards) -> Iterator[Matrix]:
 
 
 def _labels(rows: MappedShards) -> Floats:
-    return np.concatenate([rows.labels(cells) for cells in rows.cells]).astype(np.float64)
+    labels_of_cells = rows.exact_labels if isinstance(rows, WholeLabels) else rows.labels
+    return np.concatenate([labels_of_cells(cells) for cells in rows.cells]).astype(np.float64)
 
 
 def _weights(rows: MappedShards) -> Floats | None:

@@ -10,10 +10,8 @@ from collections.abc import Collection
 from pathlib import PurePath
 from typing import Any, Final
 
-import skops.io
-from skops.io.exceptions import UnsupportedTypeException
-
 from training.errors import DataError, shown
+from training.models.sklearn.skops_import import UnsupportedTypeException, skops_io
 
 NAME: Final = "weights.skops"
 SCHEMA: Final = "schema.json"
@@ -30,7 +28,7 @@ def saved(estimator: object) -> bytes:
         DataError: `estimator.unsaved`, skops has no format for a part of it.
     """
     try:
-        return _canonical(skops.io.dumps(estimator))
+        return _canonical(skops_io.dumps(estimator))
     except (UnsupportedTypeException, TypeError) as err:
         message = f"skops cannot save {type(estimator).__name__}: {err}"
         raise DataError("estimator.unsaved", message, hint="use another estimator") from err
@@ -45,12 +43,12 @@ def loaded(data: bytes, trusted: Collection[str]) -> Any:
     Raises:
         DataError: `estimator.untrusted`, the bytes have another type.
     """
-    found = skops.io.get_untrusted_types(data=data)
+    found = skops_io.get_untrusted_types(data=data)
     allowed = [name for name in found if name in trusted or _is_allowed(name)]
     if refused := [name for name in found if name not in allowed]:
         message = f"the weights have types that are not allowed: {', '.join(shown(name) for name in refused)}"
         raise DataError("estimator.untrusted", message, hint="list them in train.settings.trusted, if you trust their distribution")
-    return skops.io.loads(data, trusted=allowed)
+    return skops_io.loads(data, trusted=allowed)
 
 
 def _is_allowed(name: str) -> bool:

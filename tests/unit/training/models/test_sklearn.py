@@ -77,6 +77,19 @@ def test_numbers_are_learned_and_predicted_in_float64(tmp_path: Path) -> None:
     assert result.validation_loss == pytest.approx(np.sqrt(np.mean((scores - labels) ** 2)), rel=1e-6)
 
 
+def test_only_logarithms_learn_whole_labels(tmp_path: Path) -> None:
+    bench = FamilyBench(tmp_path, "regression")
+    bench.meta["label_center"] = 50.0
+    matrix, labels = matrix_of(bench, "train")
+    scores = {}
+    for name in ("PoissonRegressor", "Ridge"):
+        result = fitted(bench, f"sklearn.linear_model.{name}")
+        assert result.whole_labels == (name == "PoissonRegressor")
+        scores[name] = scores_of(result, matrix, tmp_path).mean() - labels.mean()
+    assert scores == pytest.approx({"PoissonRegressor": 50.0, "Ridge": 0.0}, abs=0.1)
+    assert fitted(bench, "sklearn.ensemble.HistGradientBoostingRegressor", loss="poisson", max_iter=2).whole_labels
+
+
 def test_an_estimator_of_another_distribution_is_trained_where_it_is_trusted(tmp_path: Path) -> None:
     bench, trusted = FamilyBench(tmp_path, "regression"), ["xgboost.XGBRegressor", "xgboost.core.Booster"]
     result = fitted(bench, "xgboost.XGBRegressor", trusted=trusted, n_estimators=2, max_depth=2)

@@ -21,7 +21,7 @@ from training.models.sklearn.weights import loaded, saved
 from training.runtime.provenance import CHECKOUT
 
 TWELVE = """
-import hashlib, json, warnings
+import hashlib, json, sys, warnings
 import numpy as np
 from sklearn import calibration, ensemble, gaussian_process, linear_model, neighbors, neural_network, svm, tree
 from training.models.sklearn.weights import loaded, saved
@@ -47,6 +47,7 @@ for estimator in estimators:
     weights = saved(estimator.fit(rows, labels))
     assert np.array_equal(loaded(weights, ()).predict(rows), estimator.predict(rows)), estimator
     digests[type(estimator).__name__] = hashlib.sha256(weights).hexdigest()
+assert "torch" not in sys.modules
 print(json.dumps(digests))
 """
 
