@@ -13,6 +13,8 @@ from training.sql.expressions import literal, quoted
 from training.sql.number_texts import NumberForm
 from training.starter.number_forms import MARKERS, STRAY_SHARE, Texts, markers_of, numbers_of
 
+BOOLEANS: Final = ("true", "True", "TRUE", "false", "False", "FALSE")
+"""Those that the reader of CSV files takes."""
 DAY: Final = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
 SECONDS: Final = "[0-9]{2}:[0-9]{2}(:[0-9]{2}([.][0-9]{1,%d})?)?"
 CLOCK: Final = SECONDS % 6
@@ -77,7 +79,7 @@ def text_column(connection: duckdb.DuckDBPyConnection, name: str, text: str | No
             f"count({text})",
             f"count(*) FILTER (regexp_full_match({text}, {literal(INTEGER)}) AND TRY_CAST({text} AS BIGINT) IS NOT NULL)",
             f"count(*) FILTER (regexp_full_match({text}, {literal(NUMBER)}))",
-            f"count(*) FILTER (lower({text}) IN ('true', 'false'))",
+            f"count(*) FILTER ({text} IN ({', '.join(map(literal, BOOLEANS))}))",
             f"count(*) FILTER (regexp_full_match({text}, {literal(DAY)}) AND TRY_CAST({text} AS DATE) IS NOT NULL)",
             f"count(*) FILTER (regexp_full_match({text}, {literal(INSTANT)}) AND TRY_CAST({text} AS TIMESTAMPTZ) IS NOT NULL)",
             f"count(*) FILTER (regexp_full_match({text}, {literal(LOCAL)}) AND TRY_CAST({text} AS TIMESTAMP) IS NOT NULL)",

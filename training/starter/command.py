@@ -6,9 +6,9 @@ Reads CSV, JSON lines (also .gz, .zst) or Parquet: a file, a folder of files, or
 `data/day={date}`, `data/{date}.csv`). Columns are named as in the file; values that only folders name (`country=DE`) are columns too.
 Without --time, a row has the time of its partition; without partitions, all rows count as of one instant, and they are divided at
 random. Columns that nearly give the label away are declared `known: after`, so that no model sees them; the output names them, and every
-other guess. No file is replaced without --force, and none is written if one cannot be. The files go below --to; without it into
-NIGHTSHIFT_PIPELINES, the folder above that, and NIGHTSHIFT_EXPECTATIONS; where these are not set, into the checkout that this folder is
-in, else into this folder.
+other guess. All rows are read as a run reads them before anything is written. No file is replaced without --force, and none is written
+if one cannot be. The files go below --to; without it into NIGHTSHIFT_PIPELINES, the folder above that, and NIGHTSHIFT_EXPECTATIONS; where
+these are not set, into the checkout that this folder is in, else into this folder.
 Exit code 0, or that of the error that is printed.
 """
 
@@ -33,8 +33,10 @@ from training.contracts import JsonObject
 from training.errors import DataError, DeniedError, shown
 from training.installation import EXPECTATIONS, PIPELINES
 from training.process.scratch import scratch_folder
+from training.spec import PipelineSpec
 from training.spec.check import check_files
 from training.spec.scalar_types import NAME_RULE
+from training.spec.uris import resolve_uris
 from training.starter.column_types import FoundColumn
 from training.starter.command_options import SPLITS, Choices
 from training.starter.generated_files import DAG, Naming, suite_text, yaml_text
@@ -43,6 +45,7 @@ from training.starter.pipeline_draft import Draft, drafted
 from training.starter.table_files import TableFiles, files_of
 from training.starter.tables import FoundTable, Report, opened
 from training.starter.time_columns import EventTime, event_time_of
+from training.starter.trial_reading import read_as_ingest
 
 MAX_SHOWN: Final = 12
 STORED: Final = {
@@ -91,7 +94,8 @@ def _init(options: argparse.Namespace) -> int:
         label = label_of(table, options.label, task=options.task or "", positive=options.positive)
         draft = drafted(table, time, label, choices, report=progress())
         texts = {"yaml": yaml_text(table, time, draft, naming), "suite": suite_text(table, draft, naming), "dag": DAG}
-        _check(texts["yaml"], naming, scratch)
+        spec = _checked(texts["yaml"], naming, scratch)
+        read_as_ingest(resolve_uris(spec, {naming.variable: data_folder(files).as_uri()}), files, scratch)
         _write({paths[what]: text for what, text in texts.items()}, force=options.force)
         if options.json:
             sys.stdout.write(json.dumps(_as_json(table, time, draft, paths), indent=1, ensure_ascii=False) + "\n")
@@ -165,13 +169,14 @@ def _check_free(paths: Mapping[str, Path], *, force: bool) -> None:
         raise DeniedError("init.exists", message, hint="choose another --name, or replace it by --force")
 
 
-def _check(text: str, naming: Naming, scratch: Path) -> None:
-    """Raise what `nightshift check` would say of the file, before anything is written."""
+def _checked(text: str, naming: Naming, scratch: Path) -> PipelineSpec:
+    """Return the spec, or raise what `nightshift check` would say of the file, before anything is written."""
     path = scratch / f"{naming.name}.yaml"
     path.write_text(text, encoding="utf-8")
-    _specs, errors = check_files([str(path)])
+    specs, errors = check_files([str(path)])
     for error in errors:
         raise error
+    return specs[str(path)].spec
 
 
 def _write(texts: Mapping[Path, str], *, force: bool) -> None:
