@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[3]
 SECTION = (ROOT / "docs" / "data.md").read_text(encoding="utf-8").partition("\n## Bad input\n")[2].partition("\n## ")[0]
 ROWS = [line.strip("| ").split(" | ") for line in SECTION.splitlines() if line.startswith("| ")][2:]
 CODES = set(re.findall(r"^\| `([a-z_.]+)` \|", (ROOT / "docs" / "reference" / "errors.md").read_text(encoding="utf-8"), re.MULTILINE))
-KEYS = ("data.group", "evaluate.", "validate.")
+KEYS = ("data.group", "data.source.", "evaluate.", "validate.")
 
 
 def functions(path: Path) -> set[str]:
