@@ -19,6 +19,8 @@ REMEDIES: Final[Mapping[str, str]] = {
     "checkpoint.incomplete": "nothing: the checkpoint before stays the newest one; the log of the named rank has the reason",
     "checkpoint.unplanned": "correct the plan of the model: a tensor has one dtype and shape on all ranks, and shards that make it up",
     "checkpoint.unsaved": "check that the store accepts writes and has space; the training resumes from the last saved checkpoint",
+    "clock.missing": "correct the times, or write `missing: shift` for the derived column, which moves them forward by the change",
+    "clock.twice": "write `twice` for the derived column: `first`, `second`, or `in_order` with the columns of a series in `by`",
     "code.mismatch": (
         "trigger the run again; build Airflow's image and the stages' from the same commit; "
         "the message names a file that differs, a distribution to install, or one to rename"

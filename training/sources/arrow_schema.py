@@ -53,7 +53,8 @@ def type_name(found: pa.DataType) -> str:
 def types_in_file(contract: TableContract, names: Iterable[str]) -> dict[str, pa.DataType]:
     """Return the types in which a file of texts has columns of the contract."""
     columns = {name: contract.columns[name] for name in names}
-    return {name: ARROW_TYPES["string" if column.is_text_in_file else column.type] for name, column in columns.items()}
+    texts = {name for name, column in columns.items() if column.is_text_in_file or column.zone is not None}
+    return {name: ARROW_TYPES["string" if name in texts else column.type] for name, column in columns.items()}
 
 
 def schema_of(schema: pa.Schema, *, source: str) -> dict[str, str]:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,6 +18,7 @@ from training.runtime.exhausted_resources import machine_limit
 from training.sanitizing import masked
 from training.sources.arrow_schema import ARROW_TYPES, check_named, declared_columns, require, schema_of, type_name
 from training.sources.content import other_content
+from training.sources.derived_columns import derive
 from training.sources.generated_columns import generated_column, instant_scalar
 from training.sources.interface import ArrowStream, PartContent, SourceWindow
 from training.sources.row_filters import selected
@@ -27,20 +27,9 @@ from training.sources.size_limits import check_size, decoded_bytes
 from training.sources.stored_types import EncodingCounts, conformed, index_columns, is_changed, nested_remedy, remedy
 from training.sources.table_contract import TableContract
 from training.sources.text_columns import with_typed_texts
-from training.sql.expressions import columns_of, hardened, quoted
 
 ROW_GROUP_ROWS: Final = 128 * 1024
 COMPRESSION: Final = "zstd"
-INTEGERS: Final = frozenset({"TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT"})
-RESULT_TYPES: Final = {
-    **dict.fromkeys(("int8", "int16", "int32", "int64"), INTEGERS),
-    **dict.fromkeys(("float", "double"), INTEGERS | {"FLOAT", "DOUBLE", "DECIMAL"}),
-    "string": frozenset({"VARCHAR"}),
-    "boolean": frozenset({"BOOLEAN"}),
-    "date": frozenset({"DATE"}),
-    "timestamp": frozenset({"TIMESTAMP WITH TIME ZONE"}),
-}
-"""What an expression may give for each declared type. No text becomes a number here, and no time without zone an instant."""
 FOOTER_END_BYTES: Final = 8
 """Of a Parquet file: the footer's length, and the magic number."""
 SIGNATURE_BYTES: Final = 28
@@ -244,38 +233,6 @@ def _collected(rows: ArrowStream, *, source: str, limit_bytes: int) -> pa.Table:
         raise DataError("source.failed", masked(f"{source} cannot be read: {err}"), hint=hint) from err
 
 
-def derive(contract: TableContract, table: pa.Table, *, source: str) -> pa.Table:
-    """Return the table with the contract's derived columns after its own; each may use those before it.
-
-    Raises:
-        DataError: `derive.expression`; `derive.type`, the result is not of the declared type; `derive.failed`, it cannot be computed
-            for some row; `schema.missing`, it needs a declared column that the file lacks.
-    """
-    if not contract.derived:
-        return table
-    declared = [*contract.columns, *contract.derived]
-    with hardened() as connection:
-        for name, derived in contract.derived.items():
-            where = f"column {shown(name)} of table {shown(contract.name)}"
-            needed = columns_of(derived.sql, [column for column in declared if column != name], where=where)
-            require(needed, table, f"{where} is computed from it", source=source)
-            connection.register("source_rows", table)
-            computed = f"({derived.sql}\n)"
-            try:
-                found = connection.sql(f"SELECT {computed} AS result FROM source_rows").types[0]  # noqa: S608 - checked by columns_of
-                _check_result(str(found), derived.type, derived.sql, where=where)
-                cast = f"CAST({computed} AS {_sql_type(derived.type)}) AS {quoted(name)}"
-                table = connection.sql(f"SELECT *, {cast} FROM source_rows").to_arrow_table()  # noqa: S608 - checked by columns_of
-            except duckdb.Error as err:
-                raise DataError(
-                    "derive.failed",
-                    f"{source}: {where} cannot be computed: {str(err).splitlines()[0]}",
-                    hint=f"its expression is {shown(derived.sql)}",
-                ) from err
-            connection.unregister("source_rows")
-    return table
-
-
 def of_window(contract: TableContract, table: pa.Table, window: SourceWindow, *, source: str) -> pa.Table:
     """Return the rows of the window. A row whose time is null stays, for validation to report.
 
@@ -339,18 +296,6 @@ def _microseconds(table: pa.Table, contract: TableContract) -> Microseconds:
         return np.empty(0, dtype=np.int64)
     # Not by `to_numpy`, which imports pandas.
     return np.array(np.from_dlpack(table.column(contract.event_time).drop_null().cast(pa.int64()).combine_chunks()), dtype=np.int64)
-
-
-def _check_result(found: str, wanted: str, sql: str, *, where: str) -> None:
-    if found.split("(")[0] not in RESULT_TYPES[wanted]:
-        hint = "make it an instant: timezone('America/New_York', …)" if wanted == "timestamp" else "cast it, or correct its type"
-        raise DataError("derive.type", f"{where}: {shown(sql)} gives {found}, declared is {wanted}", hint=hint)
-
-
-def _sql_type(name: str) -> str:
-    return {"int8": "TINYINT", "int16": "SMALLINT", "int32": "INTEGER", "int64": "BIGINT", "string": "VARCHAR"}.get(
-        name, "TIMESTAMPTZ" if name == "timestamp" else name.upper()
-    )
 
 
 def _open_parquet(path: Path, *, source: str) -> pq.ParquetFile:

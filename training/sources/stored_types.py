@@ -166,7 +166,7 @@ def _read(values: pa.ChunkedArray, convert: Convert, wanted: pa.DataType, name: 
         try:
             read.append(convert(chunk))
         except pa.ArrowInvalid as err:
-            row = _first_refused(chunk, convert)
+            row = first_refused(chunk, convert)
             how = f"as a time in {column.zone}: the clock shows it twice or never" if column.zone else f"as {column.type} without a loss"
             message = f"{source}, row {done + row}, column {shown(name)}: {shown(str(chunk[row]))}, {values.type}, cannot be read {how}"
             hint = remedy(str(values.type), name) or "correct the value, or declare the type that the file has"
@@ -175,7 +175,7 @@ def _read(values: pa.ChunkedArray, convert: Convert, wanted: pa.DataType, name: 
     return pa.chunked_array(read, wanted)
 
 
-def _first_refused(values: pa.Array, convert: Convert) -> int:
+def first_refused(values: pa.Array, convert: Convert) -> int:
     """Return the place of the first value that cannot be converted."""
     begin, end = 0, len(values)
     while end - begin > 1:

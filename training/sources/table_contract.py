@@ -8,7 +8,8 @@ from datetime import timedelta
 
 from training.spec import PipelineSpec
 from training.spec.scalar_types import Setting
-from training.spec.sections.data import Column, Derived, FeatureTable, PipelineSource
+from training.spec.sections.data import Column, FeatureTable, PipelineSource
+from training.spec.sections.derived import SourceDerived
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,7 +36,7 @@ class TableContract:
     settings: Mapping[str, Setting] = field(default_factory=dict)
     """The kind's own."""
     columns: Mapping[str, Column]
-    derived: Mapping[str, Derived] = field(default_factory=dict)
+    derived: Mapping[str, SourceDerived] = field(default_factory=dict)
     ignore: tuple[str, ...] = ()
     key: tuple[str, ...] = ()
     """Columns that identify a row; a feature table's begin with those that it is joined on."""

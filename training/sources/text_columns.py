@@ -1,11 +1,13 @@
-"""Columns of texts that the YAML reads as another type: numbers in a form of their own (`number_format`), and words for missing values."""
+"""Columns of texts that the YAML reads as another type: numbers of a form (`number_format`), times of a clock, words for missing values."""
 
 from __future__ import annotations
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from training.errors import DataError, shown
 from training.sources.arrow_schema import ARROW_TYPES, type_name
+from training.sources.stored_types import first_refused
 from training.sources.table_contract import TableContract
 from training.spec.rules.text_columns import NUMBERS
 from training.spec.sections.data import Column
@@ -22,7 +24,9 @@ def with_typed_texts(contract: TableContract, table: pa.Table, *, source: str) -
     texts = [
         name
         for name, column in contract.columns.items()
-        if column.is_text_in_file and name in table.column_names and type_name(table.schema.field(name).type) == "string"
+        if (column.is_text_in_file or column.zone is not None)
+        and name in table.column_names
+        and type_name(table.schema.field(name).type) == "string"
     ]
     if not texts:
         return table
@@ -49,28 +53,24 @@ def with_typed_texts(contract: TableContract, table: pa.Table, *, source: str) -
 
 
 def _typed(texts: pa.ChunkedArray, name: str, column: Column, *, source: str) -> pa.ChunkedArray:
-    kind, start, count = ARROW_TYPES[column.type], 0, len(texts)
-    try:
-        return texts.cast(kind)
-    except pa.ArrowInvalid:
-        # The first text that is none: in the first half, where that is refused too.
-        while count > 1:
-            half = count // 2
-            is_before = not _fits(texts.slice(start, half), kind)
-            start, count = (start, half) if is_before else (start + half, count - half)
-        raise _refused(name, column, start + 1, texts[start].as_py(), source=source) from None
+    found = texts.combine_chunks()
 
+    def convert(values: pa.Array) -> pa.Array:
+        if column.zone is None:
+            return values.cast(ARROW_TYPES[column.type])
+        return pc.assume_timezone(values.cast(pa.timestamp("us")), column.zone).cast(ARROW_TYPES["timestamp"])
 
-def _fits(texts: pa.ChunkedArray, kind: pa.DataType) -> bool:
     try:
-        texts.cast(kind)
+        return pa.chunked_array([convert(found)])
     except pa.ArrowInvalid:
-        return False
-    return True
+        row = first_refused(found, convert)
+        raise _refused(name, column, row + 1, found[row].as_py(), source=source) from None
 
 
 def _refused(name: str, column: Column, row: int, text: str, *, source: str) -> DataError:
     how = "" if column.number_format is None else " in the form of its number_format"
+    if column.zone is not None:
+        how = f" without an offset that the clock of {column.zone} shows once"
     return DataError(
         "schema.type",
         f"{source}, row {row:,}, column {shown(name)}: {shown(text)} is not of type {column.type}{how}",

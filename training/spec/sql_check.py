@@ -71,9 +71,9 @@ def _expressions(spec: PipelineSpec) -> Iterator[_Expression]:
             types = source.types if table is None else {column: declared.type for column, declared in table.columns.items()}
             yield _Expression(path=("data", "windows", name, "where"), name=f"data.windows.{name}.where", sql=window.where, types=types)
     made = dict(joined)
-    for name, column in spec.prepare.derive_in_order():
-        yield _Expression(path=("prepare", "derive", name, "sql"), name=f"prepare.derive.{name}", sql=column.sql, types=dict(made))
-        made[name] = column.type
+    for name, prepared in spec.prepare.derive_in_order():
+        yield _Expression(path=("prepare", "derive", name, "sql"), name=f"prepare.derive.{name}", sql=prepared.sql, types=dict(made))
+        made[name] = prepared.type
     if spec.evaluate.baseline.sql is not None:
         path = ("evaluate", "baseline", "sql")
         yield _Expression(path=path, name="evaluate.baseline.sql", sql=spec.evaluate.baseline.sql, types=joined)

@@ -290,7 +290,7 @@ def _as_json(table: FoundTable, time: EventTime, draft: Draft, paths: Mapping[st
         "partition": table.files.partition,
         "of_path": [column.source_name for column in table.columns.values() if column.is_of_path],
         "names": {column.name: column.source_name for column in table.columns.values()},
-        "time": {"column": time.column, "sql": time.sql},
+        "time": {"column": time.column, "sql": time.instant_sql},
         "label": {"column": draft.label.column, "task": draft.label.task, "positive": draft.label.positive, "note": draft.label.note},
         "key": list(draft.key),
         "split": draft.split,

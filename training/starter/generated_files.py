@@ -10,6 +10,7 @@ from decimal import MAX_EMAX, MIN_EMIN, ROUND_CEILING, ROUND_FLOOR, Context, Dec
 from typing import Final
 
 from training.contracts import JsonValue
+from training.spec.sections.derived import sql_of_local
 from training.sql.expressions import literal, quoted
 from training.starter.column_types import FoundColumn
 from training.starter.label_task import PRIMARY
@@ -129,7 +130,7 @@ def _source(table: FoundTable, time: EventTime, draft: Draft, naming: Naming) ->
         lines.append("    ignore:")
         lines += [f"      - {scalar(name)}   # {_comment(reason)}" for name, reason in table.left_out.items()]
     one = "   # no column is the time of a row: all rows count as of this instant" if time.is_constant else ""
-    derived = [f"      {scalar(time.name)}: {{type: timestamp, sql: {scalar(time.sql)}}}{one}"] if time.sql else []
+    derived = [f"      {scalar(time.name)}: {{type: timestamp, {_instant(time)}}}{one}"] if time.sql else []
     if derived:
         lines += ["    derive:", *derived]
     if draft.label.num_missing:
@@ -140,6 +141,21 @@ def _source(table: FoundTable, time: EventTime, draft: Draft, naming: Naming) ->
         known = f"{text} <> ''" if draft.label.classes else f"{name} IS NOT NULL"
         lines.append(f"    where: {{sql: {scalar(known)}, because: {because}}}")
     return lines
+
+
+def _instant(time: EventTime) -> str:
+    """Return the keys of the derived event time."""
+    if not time.zone:
+        return f"sql: {scalar(time.sql)}"
+    clock = time.clock
+    keys = [
+        f"local: {scalar(time.column)}" if time.sql == sql_of_local(time.column) else f"sql: {scalar(time.sql)}",
+        f"zone: {scalar(time.zone)}",
+        *([f"twice: {clock.twice}"] if clock.twice else []),
+        *([f"by: {flow_list([*clock.by])}"] if clock.by else []),
+        *(["missing: shift"] if clock.is_shifted else []),
+    ]
+    return ", ".join(keys)
 
 
 def _texts(column: FoundColumn) -> list[str]:

@@ -110,6 +110,7 @@ def drafted(table: FoundTable, time: EventTime, label: GuessedLabel, choices: Ch
             *span.notes,
             *notes,
             *(_few_times(table, time, found_key, test_rows) if first != last else ()),
+            *time.clock.notes,
             *_notes(table, time, row_number),
             *(column.note for column in table.columns.values() if column.note),
             *([NO_STEP] if is_number and series is None and is_unique(table, [time.instant]) else []),

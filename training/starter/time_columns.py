@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 from zoneinfo import ZoneInfo
 
 from training.errors import DataError, shown
 from training.sql.expressions import literal, quoted
+from training.starter.clock_reading import ClockReading, clock_reading
 from training.starter.column_names import free
 from training.starter.column_types import DAY, INSTANT, LOCAL, FoundColumn
 from training.starter.tables import FoundTable
@@ -35,6 +36,10 @@ class EventTime:
 
     is_generated: bool = False
     """Whether it is the begin of the row's partition, which is not in the file."""
+    zone: str = ""
+    """Where the clock is whose times `sql` gives; empty: it gives instants."""
+    clock: ClockReading = field(default_factory=ClockReading)
+    """Of times of a clock."""
 
     @property
     def is_constant(self) -> bool:
@@ -43,7 +48,14 @@ class EventTime:
     @property
     def instant(self) -> str:
         """The instant in SQL over the view of the rows."""
-        return f"({self.sql})" if self.sql else quoted(self.column)
+        if self.clock.instant:
+            return quoted(self.clock.instant)
+        return f"({self.instant_sql})" if self.sql else quoted(self.column)
+
+    @property
+    def instant_sql(self) -> str:
+        """The instant in SQL over the columns of the file; empty: it is not derived."""
+        return f"timezone({literal(self.zone)}, {self.sql})" if self.zone else self.sql
 
 
 def event_time_of(table: FoundTable, name: str, *, zone: str, now: datetime, time_format: str = "") -> EventTime:
@@ -69,39 +81,62 @@ def event_time_of(table: FoundTable, name: str, *, zone: str, now: datetime, tim
     if column.num_missing:
         message = f"column {shown(name)} is empty in {column.num_missing:,} of {table.num_rows:,} rows"
         raise DataError("init.time", message, hint="each row needs its time: leave such rows out of the file, or use another column")
-    sql, reading = _sql(table, column, zone, time_format)
-    if not sql:
+    found = _reading(table, column, zone, time_format)
+    if not found.sql:
         return EventTime(column=column.name, name=column.name, sql="")
-    return EventTime(column=column.name, name=free(f"{column.name}_at", table.taken), sql=sql, reading=reading)
+    clock = clock_reading(table, found.sql, found.zone, now) if found.zone else ClockReading()
+    name = free(f"{column.name}_at", table.taken)
+    return EventTime(column=column.name, name=name, sql=found.sql, reading=found.words, zone=found.zone, clock=clock)
 
 
-def _sql(table: FoundTable, column: FoundColumn, zone: str, time_format: str) -> tuple[str, str]:
-    """Return the instant in SQL, empty where the column is one, and how its values are read, for people."""
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How values are read."""
+
+    sql: str = ""
+    """An instant, or with `zone` the time of a clock; empty: the column is an instant."""
+    words: str = ""
+    zone: str = ""
+
+
+def _reading(table: FoundTable, column: FoundColumn, zone: str, time_format: str) -> Reading:
     name, place = quoted(column.name), literal(zone)
     # As the YAML's expressions name it: a name that is a plain word needs no quotes there, and with them it is the same.
     if column.type == "timestamp" and not time_format:
-        return "", ""
-    if (column.type == "date" and not time_format) or (column.is_local_time and not time_format):
-        return f"timezone({place}, CAST({name} AS TIMESTAMP))", f"a {'day' if column.type == 'date' else 'local time'} in {zone}"
+        return Reading()
+    if column.type == "date" and not time_format:
+        return Reading(f"timezone({place}, CAST({name} AS TIMESTAMP))", f"a day in {zone}")
+    if column.is_local_time and not time_format:
+        return Reading(f"CAST({name} AS TIMESTAMP)", f"a local time in {zone}", zone)
     if column.type == "int64" and not time_format:
         low, high = table.connection.sql(f"SELECT min({name}), max({name}) FROM rows").fetchall()[0]  # noqa: S608 - quoted
         if YEARS[0] <= low <= high <= YEARS[1]:
-            return f"timezone({place}, make_timestamp({name}, 1, 1, 0, 0, 0))", f"a year in {zone}"
+            return Reading(f"timezone({place}, make_timestamp({name}, 1, 1, 0, 0, 0))", f"a year in {zone}")
     if column.type == "string" and not time_format and (form := _iso_form(table, name)):
         if form == "an instant":
-            return f"CAST({name} AS TIMESTAMPTZ)", "an instant with its offset"
-        return f"timezone({place}, CAST({name} AS TIMESTAMP))", f"{form} in {zone}"
-    text = name if column.type == "string" else f"CAST({name} AS VARCHAR)"
+            return Reading(f"CAST({name} AS TIMESTAMPTZ)", "an instant with its offset")
+        if form == "a local time":
+            return Reading(f"CAST({name} AS TIMESTAMP)", f"{form} in {zone}", zone)
+        return Reading(f"timezone({place}, CAST({name} AS TIMESTAMP))", f"{form} in {zone}")
     if column.type in ("string", "int64", "date"):
-        chosen = time_format or _format_of(table, column, text)
-        _check_format(table, column, text, chosen)
-        if chosen.startswith("%Y/%m/%d"):
-            # As ISO 8601, which every engine reads alike.
-            return f"timezone({place}, CAST(replace({text}, '/', '-') AS TIMESTAMP))", f"{chosen} in {zone}"
-        if "%z" in chosen.lower():
-            return f"strptime({text}, {literal(chosen)})", chosen
-        return f"timezone({place}, strptime({text}, {literal(chosen)}))", f"{chosen} in {zone}"
+        return _of_format(table, column, zone, time_format)
     raise DataError("init.time", f"column {shown(column.source_name)} is of type {column.type}, not a time", hint=_candidates(table))
+
+
+def _of_format(table: FoundTable, column: FoundColumn, zone: str, time_format: str) -> Reading:
+    name = quoted(column.name)
+    text = name if column.type == "string" else f"CAST({name} AS VARCHAR)"
+    chosen = time_format or _format_of(table, column, text)
+    _check_format(table, column, text, chosen)
+    local = f"strptime({text}, {literal(chosen)})"
+    if chosen.startswith("%Y/%m/%d"):
+        # As ISO 8601, which every engine reads alike.
+        local = f"CAST(replace({text}, '/', '-') AS TIMESTAMP)"
+    if "%z" in chosen.lower():
+        return Reading(local, chosen)
+    if "%H" in chosen or "%I" in chosen:
+        return Reading(local, f"{chosen} in {zone}", zone)
+    return Reading(f"timezone({literal(zone)}, {local})", f"{chosen} in {zone}")
 
 
 def _iso_form(table: FoundTable, name: str) -> str:

@@ -6,10 +6,11 @@ import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 
+from training.sources.derived_columns import derive
 from training.sources.interface import SourceWindow
 from training.sources.registry import source_of
 from training.sources.size_limits import table_limit_bytes
-from training.sources.snapshot_files import derive, read_rows
+from training.sources.snapshot_files import read_rows
 from training.sources.table_contract import contracts_of
 from training.spec import PipelineSpec
 from training.starter.table_files import TableFiles

@@ -17,12 +17,13 @@ from training.data.snapshot.label_delay import SplitRule, UnknownLabels, unknown
 from training.data.snapshot.meta import PartFacts, SnapshotMeta, TableFacts
 from training.errors import DataError, shown
 from training.sources.arrow_schema import schema_hash
+from training.sources.derived_columns import derive
 from training.sources.interface import ListedPart, Source, SourcePart, SourceWindow
 from training.sources.registry import source_of
 from training.sources.row_versions import RowVersions
 from training.sources.rows_outside import RowsOutside
 from training.sources.size_limits import check_size, table_limit_bytes
-from training.sources.snapshot_files import LabelTimes, TablePart, derive, part_as_is, part_of_rows, read_rows
+from training.sources.snapshot_files import LabelTimes, TablePart, part_as_is, part_of_rows, read_rows
 from training.sources.stored_types import EncodingCounts
 from training.sources.table_contract import TableContract
 from training.store import Manifest, Store

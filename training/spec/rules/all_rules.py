@@ -26,6 +26,7 @@ from training.spec.rules.evaluation import (
 )
 from training.spec.rules.features import cells_are_distinct, transform_fits
 from training.spec.rules.leakage import late_columns
+from training.spec.rules.local_times import local_times_fit
 from training.spec.rules.names import (
     Taken,
     clash,
@@ -57,7 +58,8 @@ from training.spec.rules.weights import class_weights_name_classes, weight_is_a_
 from training.spec.rules.windows import rows_of_windows_are_read, windows_are_known_in_time, windows_can_be_computed
 from training.spec.scalar_types import duration_text, in_yaml
 from training.spec.schedule.instants import schedule_faults
-from training.spec.sections.data import Column, Data, Derived, FeatureTable
+from training.spec.sections.data import Column, Data, FeatureTable
+from training.spec.sections.derived import Derived
 from training.spec.sections.evaluation import Evaluate
 from training.spec.sections.prepare import Prepare
 from training.spec.sections.promotion import Promote
@@ -354,6 +356,7 @@ RULES: Final[tuple[Rule, ...]] = (
     split_columns_fit,
     strata_exist,
     derived_columns_fit,
+    local_times_fit,
     windows_can_be_computed,
     rows_of_windows_are_read,
     windows_are_known_in_time,

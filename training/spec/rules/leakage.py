@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 
 from training.spec.reader.yaml import Path
 from training.spec.rules.rule_problems import Violation
-from training.spec.sections.data import Data, Derived
+from training.spec.sections.data import Data
+from training.spec.sections.derived import Derived
 from training.spec.sections.prepare import Prepare
 from training.sql.analysis import in_order_of_use, words
 

@@ -28,7 +28,7 @@ def stored_columns_fit(data: Data) -> Iterator[Violation]:
             path: Path = (*start, "columns", name)
             for key in column.stored_keys:
                 wanted = TYPES_OF_STORED[column.stored_as if key == "stored_as" else key]
-                if is_text or not column.is_in_file:
+                if (is_text and key != "zone") or not column.is_in_file:
                     message = f"{key} is of columns of Parquet files, and {name} " + ("is text" if is_text else "is not in the file")
                     yield Violation((*path, key), "field.conflict", message, "remove the key")
                 elif column.type != wanted:

@@ -29,14 +29,9 @@ from training.spec.scalar_types import (
     refusal,
 )
 from training.spec.schedule.partitions import Grain, grain_of
+from training.spec.sections.derived import ColumnType, Known, SourceDerived, Sql
 from training.spec.sections.windows import Window
 from training.sql.analysis import in_order_of_use
-
-ColumnType = Literal["boolean", "int8", "int16", "int32", "int64", "float", "double", "string", "date", "timestamp"]
-"""As Arrow names them; `float` has 32 bits, `double` 64; a timestamp is UTC in microseconds once it is read."""
-
-Known = Literal["before", "after"]
-"""Whether a value is there when the prediction is made, or only afterwards."""
 
 Generated = Literal["row_number", "partition_start", "partition_value"]
 """What ingest writes into a column that the file does not have."""
@@ -48,7 +43,6 @@ Kind = Annotated[Name, WithJsonSchema({"enum": list(SOURCES.built_in)})]
 """A kind of source: of training/sources/kinds/, or of an entry point of the group `nightshift.sources`."""
 
 Columns = Annotated[tuple[ColumnName, ...], Field(strict=False)]
-Sql = Annotated[str, Field(min_length=1, max_length=4000)]
 
 MAX_COLUMNS: Final = 2000
 
@@ -88,8 +82,8 @@ class Column(Section):
     """Of Parquet, of type int64: the integer is the file's number times 10 to this power: 2 makes 12.34 to 1234. Unit: digits.
     Example: `2`."""
     zone: TimeZone | None = None
-    """Of Parquet, of type timestamp: where the clock of times without a zone is. Example: `Europe/Berlin`."""
-
+    """Of type timestamp: where the clock of times without a zone is, also of texts without an offset; a time that it shows twice or
+    never is refused (`data.source.derive` can settle it). Example: `Europe/Berlin`."""
     number_format: NumberFormat | None = None
     """How the numbers are written, where the file has them as texts: `1.234,50 €`."""
     missing: Annotated[tuple[str, ...], Field(strict=False, max_length=20)] = ()
@@ -120,19 +114,6 @@ class JoinedColumn(Column):
 
     as_: ColumnName | None = Field(default=None, alias="as")
     """Another name for it in the joined frame."""
-
-
-class Derived(Section):
-    """A column computed from others of the row by one SQL expression."""
-
-    type: ColumnType
-    """Of the result."""
-    sql: Sql
-    """One SQL expression over the columns of a row, in DuckDB's dialect. Example: `"basket_value / num_items"`."""
-    known: Known | None = None
-    """Absent: as late as the latest column that `sql` mentions."""
-    because: Line | None = None
-    """Why it is known before although `sql` mentions a late column. Example: `published weeks before the departure`."""
 
 
 class Where(Section):
@@ -235,7 +216,7 @@ class PipelineSource(Table):
     """The columns that are read."""
     ignore: Annotated[tuple[str, ...], Field(strict=False)] = ()
     """Columns of the file that are not read, by their names there."""
-    derive: dict[ColumnName, Derived] = Field(default_factory=dict)
+    derive: dict[ColumnName, SourceDerived] = Field(default_factory=dict)
     """Columns that are computed when the table is read, and stored in the snapshot."""
     newest_by: ColumnName | None = None
     """Timestamp column: of rows with the same key the newest until `as_of` is read. Example: `updated_at`."""
@@ -264,7 +245,7 @@ class PipelineSource(Table):
         """Name to type of every column that the table has downstream, the derived ones last."""
         return {name: column.type for name, column in (self.columns | self.derive).items()}
 
-    def derive_in_order(self) -> list[tuple[str, Derived]]:
+    def derive_in_order(self) -> list[tuple[str, SourceDerived]]:
         """Return the derived columns such that each comes after those that it mentions."""
         return in_order_of_use(self.derive)
 

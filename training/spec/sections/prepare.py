@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from training.spec.scalar_types import ColumnName, Scalar, Section
-from training.spec.sections.data import MAX_COLUMNS, Derived
+from training.spec.sections.data import MAX_COLUMNS
+from training.spec.sections.derived import Derived
 from training.sql.analysis import in_order_of_use
 
 Transform = Literal["category", "number", "standard", "log", "hash", "bucket", "identity", "datetime", "target_encode", "text"]

@@ -15,7 +15,8 @@ from training.errors import DataError
 from training.sources.arrow_schema import ARROW_TYPES
 from training.sources.row_filters import selected
 from training.sources.table_contract import RowSample, TableContract
-from training.spec.sections.data import Column, Derived
+from training.spec.sections.data import Column
+from training.spec.sections.derived import SourceDerived
 
 TYPES = {"id": "int64", "s": "string", "d": "date", "t": "timestamp", "b": "boolean"}
 SCHEMA = pa.schema([(name, ARROW_TYPES[kind]) for name, kind in TYPES.items()])
@@ -44,7 +45,7 @@ def test_rows_for_which_the_expression_is_false_or_null_are_left_out_and_counted
 
 def test_an_expression_may_mention_a_derived_column() -> None:
     table = rows(1, 2).append_column("double_id", pa.array([2, 4]))
-    assert kept(table, where="double_id = 4", derived={"double_id": Derived(type="int64", sql="id * 2")}) == [2]
+    assert kept(table, where="double_id = 4", derived={"double_id": SourceDerived(type="int64", sql="id * 2")}) == [2]
 
 
 @pytest.mark.parametrize(

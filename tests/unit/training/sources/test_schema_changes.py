@@ -6,7 +6,8 @@ from typing import Any
 
 from training.sources.schema_changes import in_words, schema_changes
 from training.sources.table_contract import TableContract
-from training.spec.sections.data import Column, Derived
+from training.spec.sections.data import Column
+from training.spec.sections.derived import SourceDerived
 
 COLUMNS = {"id": Column(type="int64"), "price": Column(type="float")}
 
@@ -20,7 +21,7 @@ def meta(**schemas: dict[str, str]) -> dict[str, Any]:
 
 
 def test_added_removed_and_changed_columns_and_tables_are_named_with_old_and_new() -> None:
-    derived = {"cents": Derived(type="int64", sql="id")}
+    derived = {"cents": SourceDerived(type="int64", sql="id")}
     tables = meta(orders={"id": "int32", "price": "float", "old": "string"}, gone={"a": "int8"})
     assert schema_changes([contract(derived=derived), contract("stores")], tables) == [
         "gone: table removed",

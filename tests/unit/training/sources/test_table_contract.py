@@ -9,7 +9,8 @@ import pytest
 from training.runtime.provenance import CHECKOUT
 from training.sources.table_contract import RowSample, TableContract, contracts_of
 from training.spec import PipelineSpec, parse_spec
-from training.spec.sections.data import Column, Derived, JoinedColumn
+from training.spec.sections.data import Column, JoinedColumn
+from training.spec.sections.derived import SourceDerived
 
 SOURCE = "  source:\n"
 UNION = '    union:\n      - {table: us, kind: jsonl, uri: "${US_URI}/us", partition: "{date}"}\n'
@@ -29,7 +30,7 @@ def test_main_table_has_what_data_source_says() -> None:
     assert (main.name, main.kind, main.uri, main.partition) == ("clicks", "parquet", "${SHOP_URI}/clicks", "dt={date}")
     assert (main.key, main.event_time, main.known_at, main.ignore) == (("search_id", "item_id"), "shown_at", None, ("junk",))
     assert main.columns["clicked"] == Column(type="int8", known="after")
-    assert main.derived == {"dear": Derived(type="boolean", sql="price > 9")}
+    assert main.derived == {"dear": SourceDerived(type="boolean", sql="price > 9")}
     assert (main.where, main.sample, main.suite, main.partitioned, main.is_kept_as_is) == (
         "price > 1",
         None,

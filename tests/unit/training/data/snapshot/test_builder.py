@@ -20,7 +20,8 @@ from training.runtime.provenance import CHECKOUT
 from training.sources.arrow_schema import schema_hash
 from training.sources.listing import list_source
 from training.sources.table_contract import RowSample, TableContract
-from training.spec.sections.data import Column, Derived
+from training.spec.sections.data import Column
+from training.spec.sections.derived import SourceDerived
 from training.store import Manifest, Store
 
 START, END = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 3, tzinfo=UTC)
@@ -39,8 +40,8 @@ def sales(folder: Path, **changes: Any) -> TableContract:
             "x": Column(type="double"),
         },
         "derived": {
-            "double_id": Derived(type="int64", sql="id * 2"),
-            "later": Derived(type="timestamp", sql="sold + to_minutes(double_id)"),
+            "double_id": SourceDerived(type="int64", sql="id * 2"),
+            "later": SourceDerived(type="timestamp", sql="sold + to_minutes(double_id)"),
         },
         "ignore": ("junk",),
         "key": ("id",),
@@ -228,7 +229,7 @@ def test_hash_seed_makes_no_difference(tmp_path: Path) -> None:
 
 
 def one(kind: str, sql: str) -> dict[str, Any]:
-    return {"derived": {"y": Derived(type=kind, sql=sql)}}
+    return {"derived": {"y": SourceDerived(type=kind, sql=sql)}}
 
 
 def refusal(tmp_path: Path, contract: TableContract, listed: list[dict[str, Any]] | None = None) -> DataError:
