@@ -24,6 +24,7 @@ OFFSET: Final = "(Z|[+-][0-9]{2}(:?[0-9]{2})?)"
 INTEGER: Final = r"\s*-?(0|[1-9][0-9]*)\s*"
 NUMBER: Final = r"\s*-?([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][-+]?[0-9]+)?\s*"
 INSTANT: Final = rf"{DAY}[T ]{CLOCK}{OFFSET}"
+FINE_INSTANT: Final = rf"{DAY}[T ]{FINE_CLOCK}{OFFSET}"
 LOCAL: Final = rf"{DAY}[T ]{FINE_CLOCK}"
 THOUSANDS: Final = r"-?[1-9][0-9]{0,2}([.][0-9]{3})+"
 SQL_TYPES: Final = {

@@ -62,7 +62,12 @@ def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the command line."""
     describe(parser, _init, "nightshift init orders.csv --time ordered_at --label cancelled", __doc__)
     parser.add_argument("files", nargs="+", metavar="FILE", help="table with one row per prediction: .csv, .jsonl, .parquet, or a folder")
-    parser.add_argument("--time", default="", metavar="COLUMN", help="when a row happened: an instant, a day, or a year")
+    parser.add_argument(
+        "--time",
+        default="",
+        metavar="COLUMN[,COLUMN]",
+        help="when a row happened: an instant, a day, a year, a number since 1970; or a day and a time of day",
+    )
     parser.add_argument("--label", required=True, metavar="COLUMN", help="what is predicted")
     parser.add_argument("--key", default="", metavar="COLUMN[,COLUMN]", help="columns that identify a row; default: found")
     parser.add_argument("--split", choices=SPLITS, default="", help="default: time; without --time stratified by class, or random")
@@ -70,7 +75,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--name", default="", help="of the pipeline and the model; default: that of the file")
     parser.add_argument("--task", choices=tuple(PRIMARY), help="default: by the label's values")
     parser.add_argument("--positive", default="", metavar="CLASS", help="of a binary label of texts; default: a guess that is printed")
-    parser.add_argument("--time-format", default="", metavar="FORMAT", help="of times that are not in ISO 8601: %%d.%%m.%%y")
+    form = "of times that are not in ISO 8601: %%d.%%m.%%y; %%s: seconds since 1970"
+    parser.add_argument("--time-format", default="", metavar="FORMAT", help=form)
     parser.add_argument("--timezone", default="UTC", metavar="ZONE", help="of days and of times without an offset; default: UTC")
     parser.add_argument("--owner", default="", help="default: your login")
     parser.add_argument("--to", type=Path, metavar="FOLDER", help="default: those of the installation, else this checkout or folder")

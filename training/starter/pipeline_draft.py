@@ -19,6 +19,7 @@ from training.starter.keys import is_unique, key_of, may_be_id, num_values
 from training.starter.label_task import GuessedLabel
 from training.starter.leakage import suspects
 from training.starter.series import Series, series_of
+from training.starter.spellings import spellings
 from training.starter.splits import DAY, span_of, split_of
 from training.starter.strange_times import StrangeTimes, strange_times
 from training.starter.tables import FoundTable, Report
@@ -77,7 +78,7 @@ def drafted(table: FoundTable, time: EventTime, label: GuessedLabel, choices: Ch
     strange = strange_times(table, time, choices.now)
     first, last = _range(table, time, strange)
     span = span_of(table, time, first, last, choices)
-    names = [name for name in table.columns if name not in (label.column, time.column)]
+    names = [name for name in table.columns if name not in (label.column, time.column, time.clock_column)]
     late = suspects(table, label.sql, names=names, is_number=label.task == "regression", report=report)
     split, notes, test_rows = split_of(table, time, label, span, choices, late=late, report=report)
     is_number = label.task == "regression"
@@ -112,6 +113,7 @@ def drafted(table: FoundTable, time: EventTime, label: GuessedLabel, choices: Ch
             *(_few_times(table, time, found_key, test_rows) if first != last else ()),
             *time.clock.notes,
             *_notes(table, time, row_number),
+            *spellings(table, [label.column, *features]),
             *(column.note for column in table.columns.values() if column.note),
             *([NO_STEP] if is_number and series is None and is_unique(table, [time.instant]) else []),
         ],

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from typing import Final
 from zoneinfo import ZoneInfo
 
@@ -11,7 +11,7 @@ from training.errors import DataError, shown
 from training.sql.expressions import literal, quoted
 from training.starter.clock_reading import ClockReading, clock_reading
 from training.starter.column_names import free
-from training.starter.column_types import DAY, INSTANT, LOCAL, FoundColumn
+from training.starter.column_types import DAY, FINE_INSTANT, LOCAL, FoundColumn
 from training.starter.tables import FoundTable
 
 FORMATS: Final = (
@@ -19,6 +19,16 @@ FORMATS: Final = (
     *(f"{day} {clock}" for clock in ("%H:%M", "%H:%M:%S") for day in ("%Y/%m/%d", "%m/%d/%Y", "%d/%m/%Y", "%d.%m.%Y", "%Y-%m-%d")),
 )
 YEARS: Final = (1600, 2200)
+EPOCHS: Final = {
+    "seconds": (1, "to_timestamp({0})"),
+    "milliseconds": (10**3, "timezone('UTC', epoch_ms(CAST({0} AS BIGINT)))"),
+    "microseconds": (10**6, "timezone('UTC', make_timestamp(CAST({0} AS BIGINT)))"),
+    "nanoseconds": (10**9, "timezone('UTC', make_timestamp(CAST({0} AS BIGINT) // 1000))"),
+}
+"""Numbers since 1970: how many are a second, and the instant."""
+OLDEST: Final = datetime(1990, 1, 1, tzinfo=UTC)
+"""Of times that are numbers: below it, and a year from now on, they are taken for something else."""
+EPOCH_FORMAT: Final = "%s"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,6 +46,8 @@ class EventTime:
 
     is_generated: bool = False
     """Whether it is the begin of the row's partition, which is not in the file."""
+    clock_column: str = ""
+    """With the times of day, where `column` has only days."""
     zone: str = ""
     """Where the clock is whose times `sql` gives; empty: it gives instants."""
     clock: ClockReading = field(default_factory=ClockReading)
@@ -75,15 +87,37 @@ def event_time_of(table: FoundTable, name: str, *, zone: str, now: datetime, tim
         day = now.astimezone(ZoneInfo(zone)).date() - timedelta(days=1)
         sql = f"timezone({literal(zone)}, make_timestamp({day.year}, {day.month}, {day.day}, 0, 0, 0))"
         return EventTime(column="", name=free("recorded_at", table.taken), sql=sql, reading=f"{day} 00:00 in {zone}")
+    if table.find(name) is None and name.count(",") == 1:
+        return _of_two_columns(table, *name.split(","), zone=zone, now=now, time_format=time_format)
+    column = _usable(table, name)
+    found = _reading(table, column, zone, time_format, now)
+    if not found.sql:
+        return EventTime(column=column.name, name=column.name, sql="")
+    return _event_time(table, column, found, now)
+
+
+def _usable(table: FoundTable, name: str) -> FoundColumn:
     column = table.find(name)
     if column is None:
         raise DataError("init.time", f"{table.path} has no usable column {shown(name)}{_reason(table, name)}", hint=_candidates(table))
     if column.num_missing:
         message = f"column {shown(name)} is empty in {column.num_missing:,} of {table.num_rows:,} rows"
         raise DataError("init.time", message, hint="each row needs its time: leave such rows out of the file, or use another column")
-    found = _reading(table, column, zone, time_format)
-    if not found.sql:
-        return EventTime(column=column.name, name=column.name, sql="")
+    return column
+
+
+def _of_two_columns(table: FoundTable, day: str, clock: str, *, zone: str, now: datetime, time_format: str) -> EventTime:
+    """Return the event time of a column with days and another one with times of day."""
+    days, clocks = _usable(table, day.strip()), _usable(table, clock.strip())
+    text = f"CAST({quoted(days.name)} AS VARCHAR) || ' ' || CAST({quoted(clocks.name)} AS VARCHAR)"
+    if not time_format and _iso_form(table, text) == "a local time":
+        found = _of_iso(text, "a local time", zone)
+    else:
+        found = _of_format(table, f"{day},{clock}", f"({text})", zone, time_format)
+    return replace(_event_time(table, days, found, now), clock_column=clocks.name)
+
+
+def _event_time(table: FoundTable, column: FoundColumn, found: Reading, now: datetime) -> EventTime:
     clock = clock_reading(table, found.sql, found.zone, now) if found.zone else ClockReading()
     name = free(f"{column.name}_at", table.taken)
     return EventTime(column=column.name, name=name, sql=found.sql, reading=found.words, zone=found.zone, clock=clock)
@@ -99,7 +133,7 @@ class Reading:
     zone: str = ""
 
 
-def _reading(table: FoundTable, column: FoundColumn, zone: str, time_format: str) -> Reading:
+def _reading(table: FoundTable, column: FoundColumn, zone: str, time_format: str, now: datetime) -> Reading:
     name, place = quoted(column.name), literal(zone)
     # As the YAML's expressions name it: a name that is a plain word needs no quotes there, and with them it is the same.
     if column.type == "timestamp" and not time_format:
@@ -112,22 +146,36 @@ def _reading(table: FoundTable, column: FoundColumn, zone: str, time_format: str
         low, high = table.connection.sql(f"SELECT min({name}), max({name}) FROM rows").fetchall()[0]  # noqa: S608 - quoted
         if YEARS[0] <= low <= high <= YEARS[1]:
             return Reading(f"timezone({place}, make_timestamp({name}, 1, 1, 0, 0, 0))", f"a year in {zone}")
+    if column.is_number and time_format in ("", EPOCH_FORMAT) and (unit := _epoch_unit(table, name, time_format, now)):
+        return Reading(EPOCHS[unit][1].format(name), f"{unit} since 1970")
     if column.type == "string" and not time_format and (form := _iso_form(table, name)):
-        if form == "an instant":
-            return Reading(f"CAST({name} AS TIMESTAMPTZ)", "an instant with its offset")
-        if form == "a local time":
-            return Reading(f"CAST({name} AS TIMESTAMP)", f"{form} in {zone}", zone)
-        return Reading(f"timezone({place}, CAST({name} AS TIMESTAMP))", f"{form} in {zone}")
+        return _of_iso(name, form, zone)
     if column.type in ("string", "int64", "date"):
-        return _of_format(table, column, zone, time_format)
+        text = name if column.type == "string" else f"CAST({name} AS VARCHAR)"
+        return _of_format(table, column.source_name, text, zone, time_format)
     raise DataError("init.time", f"column {shown(column.source_name)} is of type {column.type}, not a time", hint=_candidates(table))
 
 
-def _of_format(table: FoundTable, column: FoundColumn, zone: str, time_format: str) -> Reading:
-    name = quoted(column.name)
-    text = name if column.type == "string" else f"CAST({name} AS VARCHAR)"
-    chosen = time_format or _format_of(table, column, text)
-    _check_format(table, column, text, chosen)
+def _of_iso(text: str, form: str, zone: str) -> Reading:
+    if form == "an instant":
+        return Reading(f"CAST({text} AS TIMESTAMPTZ)", "an instant with its offset")
+    if form == "a local time":
+        return Reading(f"CAST({text} AS TIMESTAMP)", f"{form} in {zone}", zone)
+    return Reading(f"timezone({literal(zone)}, CAST({text} AS TIMESTAMP))", f"{form} in {zone}")
+
+
+def _epoch_unit(table: FoundTable, name: str, time_format: str, now: datetime) -> str:
+    """Return what numbers count since 1970, by their size; nothing where they are no times of these years."""
+    if time_format:
+        return "seconds"
+    low, high = table.connection.sql(f"SELECT min({name}), max({name}) FROM rows").fetchall()[0]  # noqa: S608 - quoted
+    bounds = OLDEST.timestamp(), (now + timedelta(days=366)).timestamp()
+    return next((unit for unit, (count, _sql) in EPOCHS.items() if bounds[0] * count <= low <= high <= bounds[1] * count), "")
+
+
+def _of_format(table: FoundTable, name: str, text: str, zone: str, time_format: str) -> Reading:
+    chosen = time_format or _format_of(table, name, text)
+    _check_format(table, name, text, chosen)
     local = f"strptime({text}, {literal(chosen)})"
     if chosen.startswith("%Y/%m/%d"):
         # As ISO 8601, which every engine reads alike.
@@ -141,7 +189,7 @@ def _of_format(table: FoundTable, column: FoundColumn, zone: str, time_format: s
 
 def _iso_form(table: FoundTable, name: str) -> str:
     """Return what texts in the form of ISO 8601 are, else nothing. Parquet files have some; of other files, such columns are times."""
-    casts = {"an instant": (INSTANT, "TIMESTAMPTZ"), "a local time": (LOCAL, "TIMESTAMP"), "a day": (DAY, "DATE")}
+    casts = {"an instant": (FINE_INSTANT, "TIMESTAMPTZ"), "a local time": (LOCAL, "TIMESTAMP"), "a day": (DAY, "DATE")}
     parts = [
         f"count(*) FILTER (regexp_full_match({name}, {literal(form)}) AND TRY_CAST({name} AS {kind}) IS NOT NULL)"
         for form, kind in casts.values()
@@ -150,29 +198,29 @@ def _iso_form(table: FoundTable, name: str) -> str:
     return next((words for words, count in zip(casts, counts, strict=True) if count == table.num_rows), "")
 
 
-def _format_of(table: FoundTable, column: FoundColumn, text: str) -> str:
+def _format_of(table: FoundTable, name: str, text: str) -> str:
     counts = table.connection.sql(
         f"SELECT {', '.join(f'count(try_strptime({text}, {literal(each)}))' for each in FORMATS)} FROM rows"  # noqa: S608 - quoted
     ).fetchall()[0]
     found = [each for each, count in zip(FORMATS, counts, strict=True) if count == table.num_rows]
     if len(found) > 1:
-        message = f"the times in column {shown(column.source_name)} have the formats {' and '.join(found)}, both in all rows"
+        message = f"the times in column {shown(name)} have the formats {' and '.join(found)}, both in all rows"
         raise DataError("init.time", message, hint=f"say which: --time-format '{found[0]}'")
     if not found:
         # The first value that is unlike most others: a stray NA, where nearly all are times.
         best = FORMATS[max(range(len(FORMATS)), key=counts.__getitem__)]
         example = table.value(f"SELECT {text} FROM rows WHERE try_strptime({text}, {literal(best)}) IS NULL LIMIT 1")  # noqa: S608 - quoted
         others = f", {max(counts):,} of {table.num_rows:,} have the format {best}" if max(counts) else ""
-        message = f"column {shown(column.source_name)}: {shown(example)} is not a time in a known format{others}"
+        message = f"column {shown(name)}: {shown(example)} is not a time in a known format{others}"
         raise DataError("init.time", message, hint="repair the values, state the format (--time-format '%d.%m.%y'), or name another column")
     return found[0]
 
 
-def _check_format(table: FoundTable, column: FoundColumn, text: str, chosen: str) -> None:
+def _check_format(table: FoundTable, name: str, text: str, chosen: str) -> None:
     query = f"SELECT {text} FROM rows WHERE try_strptime({text}, {literal(chosen)}) IS NULL LIMIT 1"  # noqa: S608 - quoted
     wrong = table.value(query)
     if wrong is not None:
-        message = f"column {shown(column.source_name)}: {shown(wrong)} does not have the format {chosen}"
+        message = f"column {shown(name)}: {shown(wrong)} does not have the format {chosen}"
         raise DataError("init.time", message, hint="correct --time-format, or the value")
 
 
