@@ -218,7 +218,7 @@ def deprecate(engine: Engine, pipeline: str, version: str, *, by: str, reason: s
 
 
 def check_reason(reason: str) -> None:
-    """Refuse the reason for an order about snapshots that nobody could read a year later.
+    """Refuse a reason that is empty, too long, or has characters that cannot be shown.
 
     Raises:
         DeniedError: `snapshot.reason`.

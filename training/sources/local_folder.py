@@ -27,7 +27,7 @@ def check_local_source(uri: str, root: str | None = None) -> None:
     """Check the file at `uri`, or every data file below it; nothing to do for object stores and for what does not exist.
 
     Args:
-        uri: of a file or a folder. Files and folders whose names start with `_` or `.` are not data and are not looked at.
+        uri: of a file or a folder. Files and folders that are not data (`is_data`) are not looked at.
         root: the source's folder, or a file in it; absent: `uri`.
 
     Raises:

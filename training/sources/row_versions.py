@@ -26,7 +26,7 @@ class RowVersions:
     kept: dict[SourcePart, pa.Array] = field(default_factory=dict)
     """Numbers of the rows of a part that count, sorted, int64; made by `settle`."""
     counts: dict[str, int] = field(default_factory=dict)
-    """Rows that do not count, by the name of the scalar: see `training.sources.rows_outside.ARE`."""
+    """Rows that do not count, by the name of the scalar: see `training.sources.rows_outside.VERSIONS`."""
     _parts: dict[SourcePart, pa.Table] = field(default_factory=dict)
 
     def add(self, part: SourcePart, table: pa.Table) -> None:

@@ -9,19 +9,16 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from training.contracts import Scalar, microseconds_of
 from training.errors import DataError, shown
 from training.sources.interface import SourceWindow
-
-Microseconds = NDArray[np.int64]
+from training.sources.local_times import DAY_US, Microseconds
 
 PLACEHOLDERS: Final = ("1900-01-01", "1970-01-01", "9999-12-31")
 """Days that programs write for a missing time."""
 CLOCK_ERROR: Final = timedelta(hours=1)
 """How far the clock of what writes rows may be ahead of this machine's."""
-DAY_US: Final = 24 * 60 * 60 * 1_000_000
 UNITS: Final = (
     (1 / 1_000, "milliseconds read as seconds"),
     (1_000, "seconds read as milliseconds"),

@@ -21,8 +21,9 @@ from training.sources.content import other_content
 from training.sources.derived_columns import derive
 from training.sources.generated_columns import generated_column, instant_scalar
 from training.sources.interface import ArrowStream, PartContent, SourceWindow
+from training.sources.local_times import Microseconds
 from training.sources.row_filters import selected
-from training.sources.rows_outside import Microseconds, RowsOutside
+from training.sources.rows_outside import RowsOutside
 from training.sources.size_limits import check_size, decoded_bytes
 from training.sources.stored_types import EncodingCounts, conformed, index_columns, is_changed, nested_remedy, remedy
 from training.sources.table_contract import TableContract

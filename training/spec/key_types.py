@@ -1,4 +1,4 @@
-"""Types of single keys: a duration or a word, a share or a duration, weights of classes, days of the week, a section or `auto`."""
+"""Types of single keys: a time zone, a duration or a word, weights of classes, days of the week, a section or `auto`."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ from typing import Final
 
 import duckdb
 
+from training.spec.rules.weights import NUMBERS
 from training.sql.expressions import literal, quoted
 from training.sql.number_texts import NumberForm
 from training.starter.number_forms import MARKERS, STRAY_SHARE, Texts, markers_of, numbers_of
@@ -64,7 +65,7 @@ class FoundColumn:
 
     @property
     def is_number(self) -> bool:
-        return self.type in ("int8", "int16", "int32", "int64", "float", "double")
+        return self.type in NUMBERS
 
 
 def text_column(connection: duckdb.DuckDBPyConnection, name: str, text: str | None = None) -> FoundColumn | str:

@@ -9,7 +9,8 @@ from typing import Final
 
 from training.contracts import microseconds_of
 from training.errors import DataError
-from training.sources.rows_outside import CLOCK_ERROR, DAY_US, PLACEHOLDERS, UNITS, instant_words
+from training.sources.local_times import DAY_US
+from training.sources.rows_outside import CLOCK_ERROR, PLACEHOLDERS, UNITS, instant_words
 from training.starter.tables import FoundTable
 from training.starter.time_columns import EventTime
 

@@ -20,7 +20,7 @@ from training.spec import PipelineSpec
 from training.spec.scalar_types import duration_text
 
 if TYPE_CHECKING:
-    from training.sources.rows_outside import Microseconds
+    from training.sources.local_times import Microseconds
     from training.sources.snapshot_files import LabelTimes
 
 LABELS_COMPLETE: Final = "labels_complete"

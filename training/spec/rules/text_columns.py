@@ -6,9 +6,8 @@ from collections.abc import Iterator
 
 from training.spec.reader.yaml import Path
 from training.spec.rules.rule_problems import Violation
+from training.spec.rules.weights import NUMBERS
 from training.spec.sections.data import Data
-
-NUMBERS = frozenset({"int8", "int16", "int32", "int64", "float", "double"})
 
 
 def text_columns_fit(data: Data) -> Iterator[Violation]:

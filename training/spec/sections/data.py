@@ -79,7 +79,7 @@ class Column(Section):
     """Of Parquet. `int96_utc`, of type timestamp: INT96 as Spark, Hive and Impala write it, in UTC, cut to microseconds. `decimal`, of type
     double: the nearest double of decimals of more than 15 digits."""
     scale: Annotated[int, Field(ge=0, le=18)] | None = None
-    """Of Parquet, of type int64: the integer is the file's number times 10 to this power: 2 makes 12.34 to 1234. Unit: digits.
+    """Of Parquet, of type int64: the integer is the file's number times 10 to this power: with 2, 12.34 is read as 1234. Unit: digits.
     Example: `2`."""
     zone: TimeZone | None = None
     """Of type timestamp: where the clock of times without a zone is, also of texts without an offset; a time that it shows twice or

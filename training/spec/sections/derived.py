@@ -32,7 +32,7 @@ class Derived(Section):
 
 
 class SourceDerived(Derived):
-    """A column that is computed when the table is read: by one SQL expression, or of the times of a clock."""
+    """A column that is computed when the table is read: by one SQL expression, or from the times of a clock."""
 
     sql: Annotated[str, Field(max_length=4000)] = ""
     """One SQL expression over the columns of a row, in DuckDB's dialect; with `zone`, it gives a time without a zone.
@@ -42,8 +42,8 @@ class SourceDerived(Derived):
     zone: TimeZone | None = None
     """Of type timestamp: where the clock is. Example: `Europe/Berlin`."""
     twice: Literal["first", "second", "in_order"] | None = None
-    """Which of the two a time is that the clock shows twice; `in_order`: rows are in the order of time, and the second hour begins where
-    their times fall. Absent: such times are refused. Example: `in_order`."""
+    """Which of its two instants a time stands for that the clock shows twice; `in_order`: rows are in the order of time, and the second
+    hour begins where their times fall. Absent: such times are refused. Example: `in_order`."""
     by: Annotated[tuple[ColumnName, ...], Field(strict=False)] = ()
     """Of `in_order`: rows are in order for each value of these columns. Example: `[area]`."""
     missing: Literal["refuse", "shift"] = "refuse"
