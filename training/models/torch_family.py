@@ -171,10 +171,9 @@ class TorchFamily(Family):
             )
         )
         loop.train()
-        weights = strategy.whole(loop.best)
         return FitResult(
             weights_name="weights.safetensors",
-            weights=save({name: tensor.contiguous() for name, tensor in sorted(weights.items())}),
+            weights=save({name: tensor.contiguous() for name, tensor in sorted(strategy.whole(loop.best).items())}),
             architecture=architecture,
             best_epoch=loop.progress.best_epoch,
             validation_loss=loop.progress.best_loss,

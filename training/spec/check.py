@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from training.code.carried import own_class_problems
@@ -70,7 +70,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Check the files; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m training.spec.check", description="Checks pipelines' YAML files.")
     parser.add_argument("files", nargs="+", metavar="FILE")
-    specs, errors = check_files(parser.parse_args(arguments).files)
+    return report(*check_files(parser.parse_args(arguments).files))
+
+
+def report(specs: Mapping[str, CheckedSpec], errors: Sequence[SpecError]) -> int:
+    """Write down which files are sound, with their warnings, and what is wrong with the others; return the exit code."""
     for path, (spec, warnings) in specs.items():
         logger.info("%s: %s is sound", path, spec.name)
         for warning in warnings:

@@ -287,11 +287,13 @@ def _check(options: argparse.Namespace) -> int:
     spec_check.logger.setLevel(logging.INFO)
     # It logs each folder that it makes; its level is set again when it is imported.
     logging.getLogger("great_expectations.data_context.types.base").disabled = True
-    exit_code = spec_check.main(options.files)
-    if exit_code:
-        return exit_code
-    specs, _ = spec_check.check_files(options.files)
-    if not all([_has_sound_suites(path, spec) for path, (spec, _warnings) in specs.items()]):
+    specs, errors = spec_check.check_files(options.files)
+    # A file is sound with its suites.
+    of_suites = {path: error for path, (spec, _warnings) in specs.items() if (error := _suite_error(spec)) is not None}
+    exit_code = spec_check.report({path: found for path, found in specs.items() if path not in of_suites}, errors)
+    for path, error in of_suites.items():
+        sys.stderr.write(f"{path}: {error}\n")
+    if exit_code or of_suites:
         return int(ExitCode.BAD_SPEC)
     if not options.data:
         return exit_code
@@ -314,17 +316,16 @@ def _check(options: argparse.Namespace) -> int:
     return exit_code
 
 
-def _has_sound_suites(path: str, spec: PipelineSpec) -> bool:
-    """Return whether the suites of a pipeline's tables are sound; write down what is wrong."""
+def _suite_error(spec: PipelineSpec) -> SpecError | None:
+    """Return what is wrong with the suites of a pipeline's tables, if anything is."""
     from training.sources.table_contract import contracts_of
     from training.validation.suites.judging import check_suites
 
     try:
         check_suites(contracts_of(spec))
     except SpecError as err:
-        sys.stderr.write(f"{path}: {err}\n")
-        return False
-    return True
+        return err
+    return None
 
 
 def _print(line: str) -> None:

@@ -46,6 +46,7 @@ from training.starter.table_files import TableFiles, files_of
 from training.starter.tables import FoundTable, Report, opened
 from training.starter.time_columns import EventTime, event_time_of
 from training.starter.trial_reading import read_as_ingest
+from training.validation.suites.judging import suites_folder
 
 MAX_SHOWN: Final = 12
 STORED: Final = {
@@ -249,10 +250,11 @@ def _report(table: FoundTable, time: EventTime, draft: Draft, naming: Naming, pa
     if look:
         lines += ["look at:", *(f"  - {each}" for each in look[:40]), *([f"  - … and {len(look) - 40} more"] if len(look) > 40 else [])]
     lines += ["written:", *(f"  {path}" for path in paths.values())]
-    uri = data_folder(table.files).as_uri()
+    uri, suites = data_folder(table.files).as_uri(), paths["suite"].parents[naming.suite.count("/")]
     lines += [
         "next:",
         f"  export {naming.variable}={uri}",
+        *([f"  export {EXPECTATIONS.name}={shlex.quote(str(suites))}"] if suites != suites_folder() else []),
         f"  nightshift check --data --as-of {draft.night} {shlex.quote(str(paths['yaml']))}",
         f"  make run PIPELINE={naming.name} NIGHT={draft.night}     # in a checkout",
         *([f"  nightshift schedule on {naming.name}     # from then on by its schedule"] if draft.is_recent else []),

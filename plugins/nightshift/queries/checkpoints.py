@@ -13,7 +13,7 @@ from training.errors import DataError
 from training.store import Store
 from training.store.work_folder import StoreUri
 
-KEPT: Final = ("train", "evaluate", "tune")
+KEPT: Final = ("data", "train", "evaluate", "tune")
 """Sections of the earlier run's trigger that the new run has too."""
 
 MOVING: Final = frozenset({"best", NEWEST})

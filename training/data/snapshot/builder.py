@@ -105,9 +105,8 @@ def take_snapshot(
         window, counts = plan.window_of(contract), _Counts(outside if contract is plan.contracts[0] else None)
         named = _named(contract, plan.listing.get(contract.name, ()))
         if contract.newest_by is not None:
-            counts.versions = _versions(
-                contract, plan.as_of, [(listed, *members[listed.table or contract.name]) for _, listed in named], folder
-            )
+            parts_of_key = [(listed, *members[listed.table or contract.name]) for _, listed in named]
+            counts.versions = _versions(contract, plan.as_of, parts_of_key, folder)
             if outside is not None:
                 outside.versions = counts.versions.counts
         for name, listed in named:
@@ -127,6 +126,11 @@ def take_snapshot(
         tables[contract.name] = _table_facts(parts, schemas)
         if left_out:
             tables[contract.name]["left_out"] = dict(left_out)
+    manifest = Manifest(kind=KIND, files=files, meta=_meta(plan, tables, times))
+    return store.manifests.put(manifest), manifest
+
+
+def _meta(plan: SnapshotPlan, tables: Mapping[str, TableFacts], times: Sequence[LabelTimes]) -> SnapshotMeta:
     meta: SnapshotMeta = {
         "as_of": plan.as_of.isoformat(),
         "window": {"start": plan.start.isoformat(), "end": plan.end.isoformat()},
@@ -137,8 +141,7 @@ def take_snapshot(
     unknown = _unknown_labels(plan, times)
     if unknown is not None:
         meta["unknown_labels"] = unknown
-    manifest = Manifest(kind=KIND, files=files, meta=meta)
-    return store.manifests.put(manifest), manifest
+    return meta
 
 
 def _versions(

@@ -8,9 +8,11 @@ from urllib.parse import quote
 
 import pytest
 
+from nightshift.queries.checkpoints import restore_conf
 from nightshift.settings import Settings
 from tests.commands import command
 from tests.unit.plugins.seeded_installation import AS_OF, DONE, Seeded
+from training.contracts import JsonObject
 from training.engine.checkpoint.catalog import named
 from training.store import Store
 from training.store.work_folder import StoreUri
@@ -55,6 +57,13 @@ def test_a_run_begins_at_the_checkpoint_over_the_data_and_with_the_settings_of_t
     assert answer.headers["location"] == f"/api/v1/runs/{quote(run['id'], safe='')}"
     assert seeded.get(f"/runs/{quote(run['id'], safe='')}").json()["from_checkpoint"] == digest
     assert seeded.get(f"/runs/{RUN}").json()["from_checkpoint"] is None
+
+
+def test_a_run_over_another_window_begins_again_over_that_window(store: Store) -> None:
+    earlier: JsonObject = {"data": {"source": {"window": "9d"}}, "train": {"learning_rate": 0.01}}
+    conf = restore_conf(store, "search_ranking", DONE, "epoch_3", earlier=earlier, changes={"train": {"learning_rate": 0.1}})
+    assert conf["data"] == earlier["data"]
+    assert conf["train"] == {"learning_rate": 0.1, "from_checkpoint": StoreUri(uri_of(store, "epoch_3")).digest}
 
 
 @pytest.mark.parametrize("name", ["3", "epoch_03", "step_300"])

@@ -354,10 +354,12 @@ def test_next_lines_of_the_output_work_in_a_shell_also_where_paths_have_blanks(
     to = tmp_path / "my app"
     assert init(tmp_path / named, "--name", "orders", to=to) == 0
     lines = capsys.readouterr().out.partition("next:\n")[2].splitlines()
-    script = "\n".join(["nightshift() { printf '%s\\n' \"$@\"; }", *lines[:2], "printenv ORDERS_URI"])
-    verb, *options, place = subprocess.run(["/bin/sh", "-c", script], capture_output=True, text=True, check=True).stdout.splitlines()
+    script = "\n".join(["nightshift() { printf '%s\\n' \"$@\"; }", *lines[:3], "printenv ORDERS_URI NIGHTSHIFT_EXPECTATIONS"])
+    verb, *options, place, suites = subprocess.run(
+        ["/bin/sh", "-c", script], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
     assert (verb, options[-1]) == ("check", str(to / "dags" / "pipelines" / "orders.yaml"))
-    monkeypatch.setenv("NIGHTSHIFT_EXPECTATIONS", str(to / "expectations"))
+    monkeypatch.setenv("NIGHTSHIFT_EXPECTATIONS", suites)
     for form in (place, urllib.parse.unquote(place.removeprefix("file://"))):
         monkeypatch.setenv("ORDERS_URI", form)
         assert command("check")(options) == 0
