@@ -19,7 +19,6 @@ import json
 import re
 import sys
 from collections.abc import Collection, Iterator
-from pathlib import Path
 
 from training.command_line import describe
 from training.database import connect
@@ -27,7 +26,7 @@ from training.database.datasets import check_reason, datasets, find_dataset
 from training.errors import DeniedError, StoreError, shown
 from training.process.scratch import scratch_folder
 from training.registry.ledger.retention import LedgerRoots
-from training.retention.erasure import ErasureOrder, earlier_orders, erase
+from training.retention.erasure import ErasureOrder, earlier_orders, erase, erased_digests
 from training.retention.held_rows import CONSEQUENCES, HeldRows, RowSearch
 from training.retention.settings import load_retention
 from training.store import Store, installed_store
@@ -64,9 +63,13 @@ def _erase(options: argparse.Namespace) -> int:
     for at, by, reason in earlier_orders(engine, store, pipeline, key) if key else ():
         sys.stderr.write(f"this key was erased before: {at:%Y-%m-%d %H:%M} UTC by {by}: {reason}\n")
     with scratch_folder() as folder:
-        search = RowSearch(store, folder)
-        found = _search(store, search, pipeline, part, key)
+
+        def look() -> tuple[RowSearch, HeldRows]:
+            search = RowSearch(store, folder, erased=erased_digests(engine))
+            return search, _search(store, search, pipeline, part, key)
+
         if not options.delete:
+            _, found = look()
             _print(store, found, set(found.weights) if options.models else (), options)
             return 0
         order = ErasureOrder(
@@ -79,9 +82,10 @@ def _erase(options: argparse.Namespace) -> int:
         )
         retention = load_retention()
         roots = LedgerRoots(champions=retention.champions)
-        weights = erase(store, engine, Collector(store, retention.rules(), roots), roots, search, found, order)
+        found, weights = erase(store, engine, Collector(store, retention.rules(), roots), roots, look, order)
         _print(store, found, weights, options)
-        return _proof(store, folder, pipeline, part, key)
+        _refuse_left(look()[1])
+    return 0
 
 
 def _column(text: str, options: argparse.Namespace) -> tuple[str, str]:
@@ -137,13 +141,16 @@ def _artifacts(store: Store, found: HeldRows, weights: Collection[str], options:
         yield holder.kind, store.bucket.uri(holder.key), "is deleted, where no alias has it" if digest in weights else stays
 
 
-def _proof(store: Store, folder: Path, pipeline: str, part: str, key: dict[str, str]) -> int:
-    """Search again with nothing of the first search; say what was found."""
-    if part:
-        return 0
-    left = _search(store, RowSearch(store, folder), pipeline, part, key)
-    if left.num_rows:
-        message = f"{left.num_rows} rows were found again after the deletion: an ingest has stored them in the meantime"
-        raise StoreError("erase.left", message, hint="remove the rows from the source, then order it again")
+def _refuse_left(left: HeldRows) -> None:
+    """Say what a search finds after the deletion.
+
+    Raises:
+        StoreError: `erase.left`.
+    """
+    if left.holders:
+        kinds = ", ".join(sorted({holder.kind for holder in left.holders.values()}))
+        message = f"{len(left.holders)} artifacts ({kinds}) hold such rows after the deletion: a stage that was under way has stored them"
+        raise StoreError(
+            "erase.left", message, hint="stop the pipeline's runs, remove the rows from the source, then give the same order again"
+        )
     sys.stderr.write(f"a second search found 0 rows in {left.num_scanned} snapshots\n")
-    return 0

@@ -10,6 +10,7 @@ import hashlib
 import hmac
 import secrets
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -24,7 +25,7 @@ from training.database.schema import ErasureRow
 from training.errors import DeniedError
 from training.installation import home_folder
 from training.registry.ledger.retention import LedgerRoots
-from training.retention.held_rows import HeldRows, Key, RowSearch, live_work
+from training.retention.held_rows import LEADING, HeldRows, Key, RowSearch, live_work
 from training.store import Store
 from training.store.condemned import Condemned
 from training.store.garbage_collector import Collector
@@ -60,47 +61,73 @@ def earlier_orders(engine: Engine, store: Store, pipeline: str, key: Key) -> lis
         return [(row.erased_at, row.erased_by, row.reason) for row in rows]
 
 
+def erased_digests(engine: Engine) -> set[str]:
+    """Return the digests of all snapshots and datasets that were erased."""
+    with reading(engine) as session:
+        listed = session.scalars(select(ErasureRow.digests)).all()
+    return {digest for digests in listed for kind in LEADING for digest in digests.get(kind, ())}
+
+
 def erase(
-    store: Store, engine: Engine, collector: Collector, roots: LedgerRoots, search: RowSearch, found: HeldRows, order: ErasureOrder
-) -> set[str]:
-    """Note the order in the ledger, then delete what was found.
+    store: Store,
+    engine: Engine,
+    collector: Collector,
+    roots: LedgerRoots,
+    look: Callable[[], tuple[RowSearch, HeldRows]],
+    order: ErasureOrder,
+) -> tuple[HeldRows, set[str]]:
+    """Mark what holds the rows, until a look finds nothing new; note the order in the ledger; then delete it.
+
+    Args:
+        look: searches the store.
 
     Returns:
-        Digests of the models and checkpoints that were deleted, too.
+        What was deleted, and the digests of the models and checkpoints among its weights that were deleted, too.
 
     Raises:
         DeniedError: `erase.running`, a stage of one of the pipelines is at work.
         LeaseHeldError: `retention.running`.
         StoreError, UnavailableError: store, ledger or MLflow cannot be used; the same order, given again, goes on.
     """
-    pipelines = {order.pipeline, *(pipeline for pipeline, _ in found.runs)}
-    if live := live_work(store.bucket.list("stages"), pipelines):
-        hint = "wait until its run has ended, or stop the run; work that was killed counts as under way for 15 minutes"
-        raise DeniedError("erase.running", f"{live[0]} is under way: it may read what is erased, and store it again", hint=hint)
+    condemned, marked = Condemned(store.bucket), set[str]()
     with collector.alone("erased") as alive:
+        while True:
+            search, found = look()
+            _refuse_live(store, {order.pipeline, *(pipeline for pipeline, _ in found.runs)})
+            keys = {store.objects.key(part) for part in found.parts} | found.pages | {holder.key for holder in found.holders.values()}
+            for key in sorted(keys - marked):
+                alive()
+                condemned.erase(key)
+            if keys <= marked:
+                break
+            marked |= keys
         if found.mlflow_runs:
             from training.registry.mlflow.runs import delete_reports
 
             delete_reports(found.mlflow_runs)
         weights = set(found.weights) - _kept_weights(found, roots, store) if order.includes_models else set()
         gone = [found.weights[digest] for digest in sorted(weights)]
-        holders = sorted(found.holders.values(), key=lambda holder: (ORDER.index(holder.kind), holder.key))
         _note(engine, store, found, weights, order)
-        condemned, parts = Condemned(store.bucket), {store.objects.key(part) for part in found.parts}
-        for key in [*parts, *found.pages, *(holder.key for holder in [*holders, *gone])]:
-            alive()
-            condemned.erase(key)
+        for holder in gone:
+            condemned.erase(holder.key)
         for pipeline, run in found.runs:
             # A laptop's copies.
             shutil.rmtree(home_folder() / "reports" / pipeline / run, ignore_errors=True)
         for ref in sorted(found.refs):
             store.ref(ref.removeprefix("refs/")).delete()
+        holders = sorted(found.holders.values(), key=lambda holder: (ORDER.index(holder.kind), holder.key))
         objects = sorted(found.objects | search.objects_of(weights))
         # By the manifests all else is found again.
         for key in [*objects, *sorted(found.logs | found.pages), *(holder.key for holder in [*gone, *holders])]:
             alive()
             store.bucket.delete(key, prune=True)
-    return weights
+    return found, weights
+
+
+def _refuse_live(store: Store, pipelines: set[str]) -> None:
+    if live := live_work(store.bucket.list("stages"), pipelines):
+        hint = "wait until its run has ended, or stop the run; work that was killed counts as under way for 15 minutes"
+        raise DeniedError("erase.running", f"{live[0]} is under way: it may read what is erased, and store it again", hint=hint)
 
 
 def _kept_weights(found: HeldRows, roots: LedgerRoots, store: Store) -> set[str]:

@@ -101,30 +101,47 @@ class _Known:
 class RowSearch:
     """One search of a store."""
 
-    def __init__(self, store: Store, scratch: Path) -> None:
+    def __init__(self, store: Store, scratch: Path, *, erased: Collection[str] = ()) -> None:
         """Read every manifest.
 
         Args:
             scratch: folder for one file at a time.
+            erased: digests of snapshots and datasets that were erased: what work under way has made of one since is found, too.
 
         Raises:
             StoreError: a manifest cannot be read: it may hold rows.
         """
-        self._store, self._bucket, self._scratch = store, store.bucket, scratch
+        self._store, self._bucket, self._scratch, self._erased = store, store.bucket, scratch, set(erased)
         self._known = dict(self._manifests())
         self._units = units(self._bucket.list("stages"), 4)
 
+    def left(self) -> HeldRows:
+        """Return what was made of erased snapshots and is still there."""
+        return self._with_all(HeldRows())
+
     def of_snapshot(self, uri: str) -> HeldRows:
-        """Return what holds the rows of a snapshot.
+        """Return what holds the rows of a snapshot: those of its main table, and of the files of other tables that it alone has.
 
         Raises:
             DeniedError: `erase.target`, no snapshot is there.
         """
         digest = StoreUri(uri).digest
         known = self._known.get(digest)
+        if digest in self._erased:
+            return self.left()
         if known is None or known.kind != "snapshot":
             raise DeniedError("erase.target", f"{shown(uri)} is not a snapshot of this store", hint="`nightshift datasets list` shows them")
-        return self._with_all(HeldRows(parts=set(known.files), num_scanned=1))
+        snapshot = self._store.manifests.get(self._store.manifests.uri(digest))
+        meta = snapshot_meta(snapshot)
+        others = {file for other, of_other in self._known.items() if other != digest for file in of_other.files}
+        parts = {
+            snapshot.files[name].digest
+            for table, facts in meta["tables"].items()
+            for name, part in facts["parts"].items()
+            # A file without rows has the same bytes in every snapshot.
+            if part["rows"] and (table == meta["main"] or snapshot.files[name].digest not in others)
+        }
+        return self._with_all(HeldRows(parts=parts, num_scanned=1, holders={digest: self._holder(digest)}))
 
     def of_key(self, uris: Collection[str], key: Key) -> HeldRows:
         """Return what holds rows with a key.
@@ -136,6 +153,7 @@ class RowSearch:
             DeniedError: `erase.key`, no table has the columns, or a value is not of its column's type.
         """
         found, counts, columns = HeldRows(), dict[str, int](), set[str]()
+        refused: DeniedError | None = None
         for digest in sorted({StoreUri(uri).digest for uri in uris}):
             known = self._known.get(digest)
             if known is None or known.kind != "snapshot":
@@ -146,11 +164,18 @@ class RowSearch:
                 for name, of_part in facts["parts"].items():
                     schema, part = of_part.get("schema", facts["schema"]), snapshot.files[name].digest
                     columns |= set(schema)
-                    if part not in counts and set(key) <= set(schema):
+                    if part in counts or not set(key) <= set(schema):
+                        continue
+                    try:
                         counts[part] = self._count(part, key)
+                    except DeniedError as err:
+                        # A column may have had another type once; then no row of that time has the value.
+                        refused = err
         if found.num_scanned and not set(key) <= columns:
             missing = ", ".join(sorted(set(key) - columns))
             raise DeniedError("erase.key", f"no snapshot has a column {missing}", hint=f"columns: {', '.join(sorted(columns))}")
+        if refused is not None and not counts:
+            raise refused
         found.parts = {part for part, count in counts.items() if count}
         found.num_rows = sum(counts.values())
         return self._with_all(found)
@@ -204,7 +229,9 @@ class RowSearch:
         for digest, known in self._known.items():
             if known.kind == "snapshot" and not found.parts.isdisjoint(known.files):
                 found.holders[digest] = self._holder(digest)
-        leading = set(found.holders)
+        # Those of an order that was interrupted.
+        found.holders |= {digest: self._holder(digest) for digest in self._erased & set(self._known)}
+        leading = {*found.holders, *self._erased}
         while leading:
             made = {digest for digest, known in self._known.items() if digest not in found.holders and not leading.isdisjoint(known.names)}
             found.weights |= {digest: self._holder(digest) for digest in made if self._known[digest].kind == "model"}

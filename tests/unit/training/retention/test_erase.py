@@ -25,11 +25,13 @@ from training.database.datasets import datasets
 from training.database.schema import ErasureRow
 from training.errors import StoreError
 from training.registry.ledger.ledger import Ledger
-from training.retention.held_rows import RowSearch
+from training.retention.held_rows import HeldRows, RowSearch
 from training.sources.listing import listing_for, previous_snapshot
 from training.store import Manifest, Store
 from training.store.condemned import Condemned
 from training.store.manifests import FileEntry
+from training.store.reachability import content_keys
+from training.store.work_folder import StoreUri
 
 main = command("erase")
 CUSTOMER = 77
@@ -241,16 +243,62 @@ def test_wrong_orders_say_what_is_wrong(
     assert files(store) == before
 
 
+def snapshot(store: Store, folder: Path, tables: dict[str, dict[str, dict[str, list[object]]]]) -> tuple[str, dict[str, str]]:
+    """Store a snapshot of tables with files with columns, the first table its main one; return its URI and the digests of its files."""
+    files, facts = {}, {}
+    for table, listed in tables.items():
+        parts = {}
+        for name, columns in listed.items():
+            path = folder / "written.parquet"
+            pq.write_table(pa.table(columns), path)
+            files[f"{table}/{name}"] = FileEntry(digest=store.objects.put_file(path), size_bytes=path.stat().st_size)
+            rows = len(next(iter(columns.values())))
+            parts[f"{table}/{name}"] = {"rows": rows, "schema": dict.fromkeys(columns, "string")}
+        facts[table] = {"rows": 1, "schema": {"order_id": "int64"}, "parts": parts}
+    uri = store.manifests.put(Manifest(kind="snapshot", files=files, meta={"main": next(iter(tables)), "tables": facts}))
+    return uri, {name: entry.digest for name, entry in files.items()}
+
+
 def test_files_of_one_table_may_differ_in_their_columns(store: Store, tmp_path: Path) -> None:
-    files, parts = {}, {}
-    for name, columns in {"old": {"order_id": [1]}, "new": {"order_id": [2], "person": ["Ada"]}}.items():
-        pq.write_table(pa.table(columns), tmp_path / name)
-        files[f"t/{name}"] = FileEntry(digest=store.objects.put_file(tmp_path / name), size_bytes=(tmp_path / name).stat().st_size)
-        parts[f"t/{name}"] = {"rows": 1, "schema": dict.fromkeys(columns, "string")}
-    tables = {"t": {"rows": 2, "schema": {"order_id": "int64"}, "parts": parts}}
-    uri = store.manifests.put(Manifest(kind="snapshot", files=files, meta={"tables": tables}))
+    uri, files = snapshot(store, tmp_path, {"t": {"old": {"order_id": [1]}, "new": {"order_id": [2], "person": ["Ada"]}}})
     found = RowSearch(store, tmp_path).of_key([uri], {"person": "Ada"})
-    assert (found.num_rows, found.parts) == (1, {files["t/new"].digest})
+    assert (found.num_rows, found.parts) == (1, {files["t/new"]})
+
+
+def test_a_column_that_had_another_type_once_is_searched_where_the_value_fits(store: Store, tmp_path: Path) -> None:
+    uri, files = snapshot(store, tmp_path, {"t": {"old": {"person": [7]}, "new": {"person": ["C-1"]}}})
+    found = RowSearch(store, tmp_path).of_key([uri], {"person": "C-1"})
+    assert (found.num_rows, found.parts) == (1, {files["t/new"]})
+
+
+def test_a_snapshot_goes_without_files_that_have_no_rows_or_are_of_others_too(store: Store, tmp_path: Path) -> None:
+    common: dict[str, dict[str, list[object]]] = {"all": {"country": ["NL"]}}
+    empty: dict[str, list[object]] = {"order_id": []}
+    mine, files = snapshot(store, tmp_path, {"t": {"empty": empty, "day": {"order_id": [1]}}, "countries": common})
+    other, _ = snapshot(store, tmp_path, {"t": {"empty": empty, "day": {"order_id": [2]}}, "countries": common})
+    found = RowSearch(store, tmp_path).of_snapshot(mine)
+    assert found.parts == {files["t/day"]}
+    assert {holder.key for holder in found.holders.values()} == set(content_keys(mine))
+    assert found.objects == {store.objects.key(files["t/day"])}
+    assert other
+
+
+def test_what_work_under_way_stored_after_an_erasure_is_found_by_the_same_order(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    [version] = datasets(connect(), "orders")
+    assert main(ORDERED) == 0
+    store.manifests.put_files("dataset", {"f": b"rows"}, {"snapshot": StoreUri(version.uri).digest})
+    assert main(BY_KEY) == 0
+    assert "dataset" in capsys.readouterr().out.split("nothing was erased")[-2]
+    assert main(ORDERED) == 0
+    assert "dataset" not in kinds(store)
+
+
+def test_rows_that_are_left_after_the_deletion_end_the_command(
+    store: Store, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("training.retention.erase_command.erase", lambda *_: (HeldRows(), set()))
+    assert main(ORDERED) == 65
+    assert "hold such rows after the deletion" in capsys.readouterr().err
 
 
 def test_an_erasure_waits_for_the_end_of_work_on_the_rows(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
