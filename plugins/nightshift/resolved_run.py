@@ -73,6 +73,8 @@ class ResolvedRun:
         """Dotted key of the spec to the value that the trigger gave instead."""
         self.may_promote = self.overrides.get(PROMOTE) is not False
         """Whether the run decides about its model; otherwise it leaves nothing that a later run goes by."""
+        self.is_reference = self.may_promote and "data.source.window" not in self.overrides
+        """Whether later runs are compared with its snapshot; not with one of another window, whose rows are others."""
         chosen = values.get("snapshot")
         self.snapshot: NamedArtifact | None = NamedArtifact.from_json(chosen) if isinstance(chosen, Mapping) else None
         """That a trigger names instead of the sources."""

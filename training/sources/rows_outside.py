@@ -14,6 +14,7 @@ from training.contracts import Scalar, microseconds_of
 from training.errors import DataError, shown
 from training.sources.interface import SourceWindow
 from training.sources.local_times import DAY_US, Microseconds
+from training.spec.scalar_types import duration_text
 
 PLACEHOLDERS: Final = ("1900-01-01", "1970-01-01", "9999-12-31")
 """Days that programs write for a missing time."""
@@ -61,11 +62,15 @@ class RowsOutside:
 
     now: datetime
     """By the clock of this machine."""
+    lead: timedelta = timedelta()
+    """`data.source.decision_lead`: a row may be there this long before its time."""
     read: TimeRange = field(default_factory=TimeRange)
     before: TimeRange = field(default_factory=TimeRange)
     after: TimeRange = field(default_factory=TimeRange)
     future: TimeRange = field(default_factory=TimeRange)
     """Of `after`, those that the clock has not reached."""
+    too_far: TimeRange = field(default_factory=TimeRange)
+    """Of `future`, those that are further ahead than `lead`."""
     placeholders: Counter[str] = field(default_factory=Counter)
     versions: Mapping[str, int] = field(default_factory=dict)
     """Of `data.source.newest_by`: rows that do not count, by a name of VERSIONS. None of them is in the other numbers."""
@@ -83,6 +88,7 @@ class RowsOutside:
                     self.placeholders[day] += int(np.count_nonzero(np.abs(outside - midnight_us) <= DAY_US))
         if self.after.rows:
             self.future.add(us[us > microseconds_of(self.now + CLOCK_ERROR)])
+            self.too_far.add(us[us > microseconds_of(self.now + CLOCK_ERROR + self.lead)])
 
     def check(self, window: SourceWindow, *, table: str, limit: float) -> None:
         """Raise where no row is in the window, or too many are later than the clock.
@@ -98,11 +104,15 @@ class RowsOutside:
             bounds = " to ".join("the begin" if bound is None else bound.isoformat() for bound in (window.start, window.end))
             message = f"none of the {rows:,} rows of table {shown(table)} is in the window, {bounds}: they are of {_span(times)}"
             raise DataError("data.empty", message, hint=_remedy(times, window))
-        if self.future.rows > limit * rows:
-            found = f"{self.future.rows:,} of {rows:,} rows of table {shown(table)} ({self.future.rows / rows:.1%})"
+        if self.too_far.rows > limit * rows:
+            found = f"{self.too_far.rows:,} of {rows:,} rows of table {shown(table)} ({self.too_far.rows / rows:.1%})"
             clock = f"the clock of this machine, {instant_words(microseconds_of(self.now))}"
-            message = f"{found} are later than {clock}: {_span(self.future)}; allowed are {limit:.1%}"
-            hint = "a wrong year, day and month exchanged, or a local time called UTC? Correct the times, or raise validate.future_rows"
+            ahead = f", by more than decision_lead ({duration_text(self.lead)})" if self.lead else ""
+            message = f"{found} are later than {clock}{ahead}: {_span(self.too_far)}; allowed are {limit:.1%}"
+            hint = (
+                "a wrong year, day and month exchanged, or a local time called UTC? Correct the times; "
+                "where rows lie ahead by nature, as bookings do, set validate.future_rows: 1"
+            )
             raise DataError("data.future_rows", message, hint=hint)
 
     def scalars(self) -> dict[str, Scalar]:

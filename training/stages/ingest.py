@@ -38,7 +38,7 @@ def work(context: StageContext) -> StageOutput:
     spec, request, store = context.spec, context.request, context.store
     # Evaluate computes it from the columns of the spec: nothing has to be read or trained to refuse it.
     check_baseline(spec)
-    chosen, outside = request.parameters.get("snapshot"), RowsOutside(datetime.now(UTC))
+    chosen, outside = request.parameters.get("snapshot"), RowsOutside(datetime.now(UTC), spec.data.source.decision_lead)
     if chosen is None:
         plan = _plan(spec, request.parameters["listing"], request.as_of)
         with context.timed("snapshot"):

@@ -155,7 +155,7 @@ def _main_checks(view: TableView, findings: Findings, rules: CheckRules, previou
     )
     found += check_unknown_labels(view, rules.unknown, rules.unknown_labels)
     found += checks.left_out_rows(view) + checks.rows_of_union(view)
-    found += checks.check_volume(view, previous, rules.volume_change)
+    found += checks.check_volume(view, previous, rules.volume_change, window=rules.end - rules.start)
     return found + checks.check_freshness(view, rules.freshness, rules.as_of)
 
 

@@ -124,8 +124,8 @@ def _validate(run: StageOfRun) -> Work:
     stored = {name: run.store.objects.uri(sha256_hex(data)) for name, data in suites.items() if data is not None}
     covered: dict[str, object] = {"snapshot": snapshot, "previous": previous, "suites": _suites_digest(suites)}
     parameters: dict[str, object] = {"previous_snapshot": previous, "suites": stored, "ingest": dict(run.results["snapshot"].scalars)}
-    if not run.resolved.may_promote:
-        # Other work than that of a run that may: its snapshot is no reference, and what is reused has all of its refs.
+    if not run.resolved.is_reference:
+        # Other work than that of a run that is: what is reused has all of its refs.
         parameters["is_reference"] = covered["is_reference"] = False
     # Without a profile to compare with, what is done stays done.
     if earlier := _earlier_profiles(run, previous, deprecated):

@@ -31,6 +31,7 @@ def family_fits(train: Train) -> Iterator[Violation]:
         yield Violation(
             MODEL, "model.unknown", f"there is no model {in_yaml(train.model)}", f"known: {', '.join(trained_families())}{allowed}"
         )
+    yield from _refit_fits(train)
     facts = FAMILIES.get(train.model)
     if facts is not None and not facts.is_trained:
         message = f"models of {train.model} are not trained here: they come from outside"
@@ -48,6 +49,13 @@ def family_fits(train: Train) -> Iterator[Violation]:
     for key in facts.ignored_keys:
         if getattr(train, key) != Train.model_fields[key].get_default(call_default_factory=True):
             yield Violation(("train", key), "field.conflict", f"{key} has no effect on {train.model}", "leave it out")
+
+
+def _refit_fits(train: Train) -> Iterator[Violation]:
+    if train.refit != "none" and train.from_checkpoint is not None:
+        message = "the weights that are served are those of the refit, which begins at the start and not at the checkpoint"
+        hint = "set train.refit: none in the YAML and trigger the run again, or leave from_checkpoint out"
+        yield Violation(("train", "from_checkpoint"), "field.conflict", message, hint)
 
 
 def optimizer_fits(train: Train) -> Iterator[Violation]:

@@ -23,8 +23,8 @@ class Validate(Section):
     unknown_labels: Annotated[float, Field(ge=0, le=1)] | None = None
     """Largest share of a split's rows whose label is not known at `as_of`; absent: above 0.1 it warns. Example: `0.2`."""
     future_rows: Annotated[float, Field(ge=0, le=1)] = 0.01
-    """Largest share of the main table's rows whose event time is later than the machine's clock by more than an hour; `ingest` fails above
-    it, and warns of fewer."""
+    """Largest share of the main table's rows whose event time is later than the machine's clock by more than an hour and
+    `data.source.decision_lead`; `ingest` fails above it, and warns of fewer. 1 where rows lie ahead by nature, as bookings do."""
     schema_change: Literal["warn", "fail"] = "warn"
     """Columns added, removed or of another type since the previous snapshot: a warning, or the run fails before it reads."""
     empty_days: EmptyDays = None

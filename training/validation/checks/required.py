@@ -12,6 +12,8 @@ import pyarrow as pa
 from training.data.snapshot.meta import SnapshotMeta, rows_per_table
 from training.data.snapshot.parquet_parts import FILE_COLUMN
 from training.sources.stored_types import nested_remedy, remedy
+from training.spec.scalar_types import duration_text
+from training.spec.schedule.instants import LARGEST_SHIFT
 from training.spec.schedule.partitions import Grain, bounds_of, grain_of
 from training.sql.expressions import quoted
 from training.validation.checks.key_order import has_unique_order
@@ -245,8 +247,12 @@ def rows_of_union(view: TableView) -> list[CheckResult]:
     ]
 
 
-def check_volume(view: TableView, previous: SnapshotMeta | None, limit: float | None) -> list[CheckResult]:
-    """`volume.change`: as many rows as the day before (partitions), or as the previous validated run (else), give or take `limit`."""
+def check_volume(view: TableView, previous: SnapshotMeta | None, limit: float | None, *, window: timedelta) -> list[CheckResult]:
+    """`volume.change`: as many rows as the day before (partitions), or as the previous validated run (else), give or take `limit`.
+
+    Args:
+        window: its length. Rows of a longer or a shorter one are not compared, which warns.
+    """
     if limit is None:
         return []
     if view.contract.partitioned:
@@ -259,6 +265,19 @@ def check_volume(view: TableView, previous: SnapshotMeta | None, limit: float | 
     else:
         now, before = view.facts["rows"], previous["tables"][view.name]["rows"] if previous and view.name in previous["tables"] else None
         what, against = "rows of the window", f"the run of {previous['as_of']}" if previous else ""
+        if previous and before is not None and abs((then := _length(previous)) - window) > LARGEST_SHIFT:
+            detail = f"the window is {duration_text(window)}, that of {against} was {duration_text(then)}"
+            return [
+                CheckResult(
+                    code="volume.change",
+                    check=what,
+                    table=view.name,
+                    status="warned",
+                    observed="not compared",
+                    allowed="compared",
+                    detail=detail,
+                )
+            ]
     allowed = f"within {limit:.0%}"
     if before is None:
         observed = f"{now:,}, nothing to compare with"
@@ -274,6 +293,11 @@ def check_volume(view: TableView, previous: SnapshotMeta | None, limit: float | 
             allowed=f"{allowed} of {against}",
         )
     ]
+
+
+def _length(snapshot: SnapshotMeta) -> timedelta:
+    """Return that of the window; the same days may have other hours, where the clock changes."""
+    return datetime.fromisoformat(snapshot["window"]["end"]) - datetime.fromisoformat(snapshot["window"]["start"])
 
 
 def check_freshness(view: TableView, limit: timedelta | None, as_of: datetime) -> list[CheckResult]:

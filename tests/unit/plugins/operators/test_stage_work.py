@@ -169,6 +169,10 @@ def test_run_that_may_not_promote_has_the_work_of_other_runs_but_for_its_validat
     assert "is_reference" not in ask("validate").parameters
 
 
+def test_snapshot_over_another_window_is_no_reference_for_later_runs(ask: WorkOf) -> None:
+    assert ask("validate", overrides={"data.source.window": "9d"}).parameters["is_reference"] is False
+
+
 def test_stages_never_share_a_name(ask: WorkOf) -> None:
     assert len({ask(stage).id for stage in STAGES}) == len(STAGES)
 

@@ -40,11 +40,11 @@ promote: {model: times, approval: automatic}
 """
 
 
-def counted(*moments: str, factor: float = 1) -> RowsOutside:
+def counted(*moments: str, factor: float = 1, lead: timedelta = timedelta()) -> RowsOutside:
     """Return what is counted of a hundred rows of the window, and of these."""
     inside = [START + timedelta(hours=number) for number in range(100)]
     us = [microseconds_of(moment) for moment in [*inside, *map(datetime.fromisoformat, moments)]]
-    outside = RowsOutside(NOW)
+    outside = RowsOutside(NOW, lead)
     # In two parts.
     for part in (us[:50], us[50:]):
         outside.add(np.array([round(value * factor) for value in part]), WINDOW)
@@ -72,6 +72,16 @@ def test_rows_later_than_the_clock_and_an_hour_fail_above_the_limit(hours: float
         with pytest.raises(DataError, match="2 of 102 rows") as caught:
             counted(moment, moment).check(WINDOW, table="orders", limit=0.01)
         assert caught.value.code == "data.future_rows"
+
+
+def test_rows_that_lie_ahead_by_the_decision_lead_only_warn() -> None:
+    moment = (NOW + timedelta(days=7)).isoformat()
+    found = counted(moment, moment, lead=timedelta(days=7))
+    found.check(WINDOW, table="orders", limit=0.01)
+    assert found.scalars()["rows_after_now"] == 2
+    with pytest.raises(DataError, match=r"by more than decision_lead \(6d\)") as caught:
+        counted(moment, moment, lead=timedelta(days=6)).check(WINDOW, table="orders", limit=0.01)
+    assert "as bookings do, set validate.future_rows: 1" in str(caught.value.hint)
 
 
 @pytest.mark.parametrize(

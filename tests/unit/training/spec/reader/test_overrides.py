@@ -116,6 +116,15 @@ def test_conf_is_refused_in_these_words(ranking: PipelineSpec, monkeypatch: pyte
     assert shown == message or (message.endswith(" ") and shown.startswith(message))
 
 
+def test_training_with_a_refit_does_not_begin_at_a_checkpoint(ranking: PipelineSpec) -> None:
+    train = ranking.train.model_copy(update={"refit": "validation"})
+    (shown,) = refused(ranking.model_copy(update={"train": train}), {"train": {"from_checkpoint": "0" * 64}})
+    assert shown == (
+        ": train.from_checkpoint: [field.conflict] the weights that are served are those of the refit, which begins at the start "
+        "and not at the checkpoint (set train.refit: none in the YAML and trigger the run again, or leave from_checkpoint out)"
+    )
+
+
 @pytest.mark.parametrize(
     ("registration", "message"),
     [

@@ -16,6 +16,7 @@ from training.spec.sections.data import Column
 from training.validation.checks.required import check_complete, check_freshness, check_partition_days, check_volume
 
 AS_OF = datetime(2026, 2, 1, 2, tzinfo=UTC)
+WINDOW = timedelta(days=30)
 AS_OF_US = 1_769_911_200_000_000
 CONTRACT = TableContract(
     name="orders",
@@ -34,13 +35,30 @@ def view(rows: int = 100, days: dict[str, int] | None = None) -> Any:
     return SimpleNamespace(name="orders", contract=contract, facts={"rows": rows, "parts": parts})
 
 
+def earlier(days: int, hours: int = 0) -> Any:
+    """Return the meta of a snapshot of a hundred rows."""
+    start = AS_OF - timedelta(days=days, hours=hours)
+    return {
+        "as_of": AS_OF.isoformat(),
+        "window": {"start": start.isoformat(), "end": AS_OF.isoformat()},
+        "tables": {"orders": {"rows": 100}},
+    }
+
+
 @pytest.mark.parametrize(("rows", "passes"), [(80, True), (120, True), (79, False), (121, False), (0, False), (1000, False)])
 def test_fewer_and_more_rows_than_before_are_held_to_the_same_limit(rows: int, *, passes: bool) -> None:
-    previous: Any = {"as_of": "2026-01-01", "tables": {"orders": {"rows": 100}}}
+    previous = earlier(days=30)
     daily = view(days={"2026-01-01": 500, "2026-01-02": 100, "2026-01-03": rows})
-    for found in (check_volume(view(rows), previous, 0.2), check_volume(daily, None, 0.2)):
+    for found in (check_volume(view(rows), previous, 0.2, window=WINDOW), check_volume(daily, None, 0.2, window=WINDOW)):
         assert [(check.code, check.status == "passed") for check in found] == [("volume.change", passes)]
-    assert check_volume(view(rows), previous, None) == []
+    assert check_volume(view(rows), previous, None, window=WINDOW) == []
+
+
+@pytest.mark.parametrize(("days", "hours", "status"), [(9, 0, "warned"), (90, 0, "warned"), (30, 1, "failed"), (30, -1, "failed")])
+def test_rows_of_windows_of_different_lengths_are_not_compared_whatever_the_clock_does(days: int, hours: int, status: str) -> None:
+    (found,) = check_volume(view(1000), earlier(days, hours), 0.2, window=WINDOW)
+    assert (found.code, found.status) == ("volume.change", status)
+    assert (found.observed == "not compared") == (status == "warned")
 
 
 def test_key_event_time_and_label_are_complete_although_they_are_declared_nullable() -> None:
