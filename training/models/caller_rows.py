@@ -27,6 +27,7 @@ OF_FRAMES: Final[Mapping[str, str]] = {
     "timestamp": "datetime64[us, UTC]",
 }
 """The types that pandas has for columns without a missing value."""
+FLOATS: Final = ("float", "double")
 NUMBERS_HINT: Final = "give numbers; pandas.to_numeric reads texts"
 HINTS: Final[Mapping[str, str]] = {
     "boolean": "give true and false, or 1 and 0",
@@ -73,14 +74,23 @@ def typed_rows(rows: Any, inputs: Mapping[str, str]) -> pd.DataFrame:
         DataError: `schema.missing`, a column, or the names of all; `schema.names`; `schema.type`; `transform.precision`.
     """
     frame = _frame(rows, inputs)
-    required = [name for name, declared in inputs.items() if not declared.endswith("nullable")]
-    if frame.shape != (0, 0) and (missing := [name for name in required if name not in frame.columns]):
+    alike = {str(column).casefold(): column for column in frame.columns if column not in inputs}
+    if other := [name for name in inputs if name not in frame.columns and name.casefold() in alike]:
+        message = f"the rows have {shown(alike[other[0].casefold()])}, and no {_listed(other[:1], inputs)}"
+        raise DataError("schema.missing", message, hint=f"did you mean {shown(other[0])}?")
+    if frame.shape != (0, 0) and (missing := _missing(frame, inputs)):
         if not any(isinstance(name, str) for name in frame.columns):
             message = f"the rows have no names of columns, as arrays have none; the model takes {_listed(inputs, inputs)}"
             raise DataError("schema.missing", message, hint="give a pandas frame, or a list of records")
         raise DataError("schema.missing", f"the rows lack {_listed(missing, inputs)}", hint="the model scores by them")
     columns = {name: _typed(frame, name, declared.partition(",")[0]) for name, declared in inputs.items()}
     return pd.DataFrame(columns, index=pd.RangeIndex(len(frame))).set_axis(frame.index, axis="index")
+
+
+def _missing(frame: pd.DataFrame, inputs: Mapping[str, str]) -> list[str]:
+    """Return the columns that the rows lack: those that are needed, or all where there is none of them."""
+    absent = [name for name in inputs if name not in frame.columns]
+    return absent if len(absent) == len(inputs) else [name for name in absent if not inputs[name].endswith("nullable")]
 
 
 def _frame(rows: Any, inputs: Mapping[str, str]) -> pd.DataFrame:
@@ -146,14 +156,31 @@ def _number(column: _Column) -> pa.Array:
     if pa.types.is_decimal(values.type):
         # Arrow's own conversion to floats does not give the nearest one.
         exact = values.to_pylist()
-        if not column.kind.startswith("int"):
-            return pa.array([None if value is None else float(value) for value in exact], pa.float64()).cast(TYPES[column.kind], safe=False)
+        if column.kind in FLOATS:
+            return _float(column, pa.array([None if value is None else float(value) for value in exact], pa.float64()))
         if (row := next((n for n, value in enumerate(exact) if value is not None and value % 1), None)) is not None:
             raise column.refused("it is no whole number", row)
         values = pa.array([None if value is None else int(value) for value in exact])
     elif not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
         raise column.refused("it is no number")
-    return as_declared(values, column.kind, column.name)
+    return _float(column, values) if column.kind in FLOATS else as_declared(values, column.kind, column.name)
+
+
+def _float(column: _Column, values: pa.Array) -> pa.Array:
+    """Return fractions as the nearest float, and integers as they are."""
+    found = values.cast(TYPES[column.kind], safe=False)
+    if pa.types.is_integer(values.type):
+        if _is_castable(values, found.type):
+            return found
+        # Arrow takes none above the first that the type lacks.
+        pairs = enumerate(zip(values.to_pylist(), found.to_pylist(), strict=True))
+        if (row := next((n for n, (whole, near) in pairs if whole != near), None)) is not None:
+            raise column.refused(f"{column.kind} lacks this integer; give {found[row].as_py():.0f} for the nearest", row)
+        return found
+    is_too_large = pc.fill_null(pc.and_(pc.is_inf(found), pc.is_finite(column.values)), False)
+    if (row := is_too_large.index(True).as_py()) >= 0:
+        raise column.refused(f"it is too large for {column.kind}", row)
+    return found
 
 
 def _boolean(column: _Column) -> pa.Array:

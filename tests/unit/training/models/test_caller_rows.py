@@ -22,7 +22,7 @@ from training.data.features.encoders import EncoderSettings
 from training.data.features.transforms import FeaturePlan, FittedTransforms
 from training.data.join.derived import DerivedColumn, raw_types
 from training.errors import DataError
-from training.models.caller_rows import TYPES
+from training.models.caller_rows import TYPES, typed_rows
 from training.models.predictor import NamedPredictor, Predictor
 
 LARGE: Final = 2**53
@@ -286,6 +286,30 @@ def test_answer_of_named_classes_keeps_the_index_of_a_frame() -> None:
     assert named.predict(as_json()).columns.tolist() == ["no", "yes"]
 
 
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([[3.0]], r"no names of columns.*'value' \(double, nullable\)"),
+        (np.ones((2, 2)), "no names of columns"),
+        ({"instances": [[3.0, 4.0]]}, r"lack 'value' \(double, nullable\), 'ratio'"),
+        ({"columns": ["value"], "data": [[3.0]]}, "lack 'value'"),
+        ({"other": 1}, "lack 'value'"),
+        ([{}], "no names of columns"),
+        ([{"Value": 3.0, "Ratio": 1.0}], r"have 'Value', and no 'value' \(double, nullable\) \(did you mean 'value'\?"),
+    ],
+)
+def test_rows_without_a_known_column_are_refused_even_if_each_may_be_absent(rows: Any, words: str) -> None:
+    with pytest.raises(DataError, match=words) as caught:
+        typed_rows(rows, {"value": "double, nullable", "ratio": "float, nullable"})
+    assert caught.value.code == "schema.missing"
+
+
+@pytest.mark.parametrize("number", [2**53, 2**60, -(2**63), 2**63])
+def test_an_integer_that_a_float_has_is_read(number: int) -> None:
+    for kind in ("double", "float"):
+        assert typed_rows([{"value": number}], {"value": kind})["value"].tolist() == [number]
+
+
 REFUSED: Final[dict[str, tuple[Callable[[], Any], str, str]]] = {
     "an array": (lambda: FRAME.to_numpy(), "schema.missing", r"no names of columns.*'tiny' \(int8\), .*give a pandas frame"),
     "a list of lists": (lambda: FRAME.to_numpy().tolist(), "schema.missing", "no names of columns"),
@@ -339,6 +363,22 @@ REFUSED: Final[dict[str, tuple[Callable[[], Any], str, str]]] = {
     "too large for its type": (lambda: FRAME.assign(tiny=300), "schema.type", "'tiny' is declared as int8.*300"),
     "large integers as float64": (lambda: FRAME.assign(large=FRAME["large"].astype(float)), "transform.precision", r"from 2\*\*53"),
     "booleans for integers": (lambda: FRAME.assign(number=FRAME["is_new"]), "schema.type", "row 1 has True: it is no number"),
+    "an integer that double lacks": (
+        lambda: FRAME.assign(value=[1, 2, LARGE + 1, 3]),
+        "schema.type",
+        "'value' takes double; row 3 has 9007199254740993: double lacks this integer; give 9007199254740992",
+    ),
+    "an integer that float lacks": (
+        with_column("ratio", [1, None, 2**24 + 1, 3], "Int64"),
+        "schema.type",
+        "row 3 has 16777217: float lacks",
+    ),
+    "a number that float has as infinite": (
+        lambda: FRAME.assign(ratio=[1.0, np.inf, 1e300, 3]),
+        "schema.type",
+        r"row 3 has 1e\+300: .*large",
+    ),
+    "a Decimal that float has as infinite": (with_column("ratio", [Decimal("1e39")] * 4, object), "schema.type", "row 1 has .*too large"),
     "2 for a boolean": (with_column("is_new", [1, 0, 2, 0]), "schema.type", "row 3 has 2: a number that is neither 0 nor 1"),
     "texts for a boolean": (lambda: FRAME.assign(is_new="true"), "schema.type", "'true': it is no truth value.*give true and false"),
     "numbers for texts": (
