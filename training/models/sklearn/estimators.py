@@ -29,9 +29,14 @@ from training.spec.rules.rule_problems import Violation
 from training.spec.rules.tuning import SETTINGS
 
 OWN: Final = "scikit-learn"
-OF_LOGARITHMS: Final = ("poisson", "gamma", "tweedie")
-"""Words in the values of `loss`, `criterion` and `objective`."""
+OF_WHOLE_LABELS: Final = re.compile(
+    r"poisson|gamma|tweedie|mape|percentage|msle|squaredlogerror|loglin|cross_?entropy|xentropy|survival|logistic$|^log$", re.IGNORECASE
+)
+"""In the values of `OBJECTIVES`: what depends on more of a label than its difference from another one."""
+OBJECTIVES: Final = ("loss", "criterion", "objective", "loss_function", "link")
+"""Parameters that say what is learned."""
 PATH: Final[Path] = ("train", "settings")
+IMPORT_PATH: Final = "write the import path of a class: sklearn.ensemble.RandomForestRegressor"
 
 
 def made(spec: PipelineSpec) -> Any:
@@ -54,9 +59,9 @@ def made(spec: PipelineSpec) -> Any:
 
 
 def needs_whole_labels(estimator: Any) -> bool:
-    """Return whether an estimator learns a logarithm of the label. Others learn its difference from the mean, whose squares are exact."""
-    values = [value for value in estimator.get_params(deep=False).values() if isinstance(value, str)]
-    return bool(get_tags(estimator).target_tags.positive_only) or any(word in value for word in OF_LOGARITHMS for value in values)
+    """Return whether an estimator learns a logarithm or a share of the label. Others learn the exact difference from the mean."""
+    given = estimator.get_params(deep=False)
+    return bool(get_tags(estimator).target_tags.positive_only) or any(OF_WHOLE_LABELS.search(str(given.get(name))) for name in OBJECTIVES)
 
 
 def type_name(place: str) -> str:
@@ -112,11 +117,13 @@ def _faults_of_class(place: str, path: Path) -> Iterator[Violation]:
         hint = "install the distribution where stages run; a class of your own package needs a family (docs/extending.md)"
         yield Violation(path, "estimator.unknown", message, hint)
         return
+    if not module:
+        yield Violation(path, "estimator.unknown", f"{shown(place)} is a package, and no class", IMPORT_PATH)
+        return
     try:
         found = importlib.import_module(module)
     except ImportError as err:
-        hint = "write the import path of a class: sklearn.ensemble.RandomForestRegressor"
-        yield Violation(path, "estimator.unknown", f"{shown(place)} cannot be imported: {err}", hint)
+        yield Violation(path, "estimator.unknown", f"{shown(place)} cannot be imported: {err}", IMPORT_PATH)
         return
     if not isinstance(getattr(found, name, None), type):
         classes = [key for key, value in vars(found).items() if isinstance(value, type)]

@@ -8,9 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lightgbm import LGBMRegressor
 from sklearn.dummy import DummyClassifier
-from sklearn.ensemble import RandomForestClassifier
-from sklearn.linear_model import LinearRegression, Ridge
+from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
+from sklearn.linear_model import LinearRegression, Ridge, TweedieRegressor
+from sklearn.neural_network import MLPRegressor
+from xgboost import XGBRegressor
 
 from tests.unit.training.models.family_bench import FamilyBench
 from tests.unit.training.stages.evaluate_bench import SPEC, spec_for
@@ -18,6 +21,7 @@ from training.data.dataset.mapped_shards import MappedShards
 from training.data.features.transforms import LayoutEntry, Matrix
 from training.errors import DataError, SpecError
 from training.models.base import FitResult, load_family
+from training.models.sklearn.estimators import needs_whole_labels
 from training.models.sklearn.scoring import inputs_of, scorer_of
 from training.registry.model.code import model_code
 from training.spec import parse_spec
@@ -90,6 +94,24 @@ def test_only_logarithms_learn_whole_labels(tmp_path: Path) -> None:
     assert fitted(bench, "sklearn.ensemble.HistGradientBoostingRegressor", loss="poisson", max_iter=2).whole_labels
 
 
+@pytest.mark.parametrize(
+    ("estimator", "expected"),
+    [
+        (TweedieRegressor(power=0, link="log"), True),
+        (TweedieRegressor(power=0), False),
+        (LGBMRegressor(objective="mape"), True),
+        (LGBMRegressor(objective="huber"), False),
+        (XGBRegressor(objective="reg:squaredlogerror", eval_metric="rmse"), True),
+        (XGBRegressor(eval_metric="mape"), False),
+        (RandomForestRegressor(max_features="log2"), False),
+        (MLPRegressor(activation="logistic"), False),
+    ],
+    ids=str,
+)
+def test_an_objective_that_is_not_of_differences_learns_whole_labels(estimator: Any, *, expected: bool) -> None:
+    assert needs_whole_labels(estimator) == expected
+
+
 def test_an_estimator_of_another_distribution_is_trained_where_it_is_trusted(tmp_path: Path) -> None:
     bench, trusted = FamilyBench(tmp_path, "regression"), ["xgboost.XGBRegressor", "xgboost.core.Booster"]
     result = fitted(bench, "xgboost.XGBRegressor", trusted=trusted, n_estimators=2, max_depth=2)
@@ -133,6 +155,7 @@ def test_what_an_estimator_does_not_take_is_refused_in_words(tmp_path: Path) -> 
     [
         ("estimator: sklearn.ensemble.RandomForestClasifier", "estimator", "estimator.unknown", "mean RandomForestClassifier?"),
         ("estimator: sklearn.nowhere.Forest", "estimator", "estimator.unknown", "cannot be imported"),
+        (f"estimator: {FOREST}, trusted: [sklearn]", "trusted[0]", "estimator.unknown", "'sklearn' is a package, and no class"),
         ("estimator: sklearn.ensemble.StackingClassifier", "estimator", "estimator.unknown", "needs estimators"),
         ("estimator: sklearn.utils.Bunch", "estimator", "model.task", "no classifier"),
         ("estimator: sklearn.linear_model.Ridge", "estimator", "model.task", "no classifier, evaluate.task is binary"),

@@ -13,6 +13,7 @@ from functools import partial
 import numpy as np
 import pytest
 import skops.io
+from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LinearRegression
 from sklearn.preprocessing import FunctionTransformer
 
@@ -80,3 +81,27 @@ def test_a_function_in_the_weights_is_refused(function: object) -> None:
     with pytest.raises(DataError, match="types that are not allowed: ") as caught:
         loaded(weights, ())
     assert caught.value.code == "estimator.untrusted"
+
+
+def with_class(estimator: object, module: str, name: str) -> bytes:
+    """Return weights that name another class for the estimator's own."""
+    buffer, own = io.BytesIO(), type(estimator)
+    with zipfile.ZipFile(io.BytesIO(saved(estimator))) as archive, zipfile.ZipFile(buffer, "w") as changed:
+        for member in archive.namelist():
+            data = archive.read(member).replace(f'"{own.__name__}"'.encode(), f'"{name}"'.encode())
+            changed.writestr(member, data.replace(own.__module__.encode(), module.encode()))
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    "place", ["scipy.stats._qmc.partial", "sklearn.metrics._scorer.partial", "numpy.memmap", "sklearn.linear_model.Nothing"]
+)
+def test_a_class_that_a_module_imports_and_one_that_opens_files_are_refused(place: str) -> None:
+    with pytest.raises(DataError, match=place) as caught:
+        loaded(with_class(LinearRegression(), *place.rsplit(".", 1)), ())
+    assert caught.value.code == "estimator.untrusted"
+
+
+def test_the_one_class_of_scipy_that_an_estimator_has_is_loaded() -> None:
+    estimator = IsotonicRegression().fit(np.arange(5.0), np.arange(5.0) ** 2)
+    assert np.array_equal(loaded(saved(estimator), ()).predict([1.5, 3.0]), estimator.predict([1.5, 3.0]))
