@@ -38,7 +38,9 @@ class FileSource:
             parts = [part for name, found in sorted(listed.items()) for part in _with_content(found, name, passed_over)]
         if passed_over:
             named = ", ".join(passed_over[:MAX_NAMED]) + (", …" if len(passed_over) > MAX_NAMED else "")
-            logger.info("%s: %d files are no data, or have 0 bytes, and are passed over: %s", self.contract.name, len(passed_over), named)
+            logger.info(
+                "%s: %d files are passed over: no data, in no partition, or of 0 bytes: %s", self.contract.name, len(passed_over), named
+            )
         return parts
 
     def is_one_of_several(self, part: SourcePart) -> bool:

@@ -175,10 +175,10 @@ def list_partitions(
         partition: a partition's path below it, with placeholders for its time, and for values of columns, whatever they are
             (`training.spec.schedule.partitions`).
         names: of the partitions: 2026-01-31.
-        passed_over: as `list_source`.
+        passed_over: as `list_source`; where the path has values, also of files in no partition.
 
     Raises:
-        DataError: of `list_source`; `partition.null`.
+        DataError: of `list_source`; `partition.null`; `partition.padding`, as `missing_partitions`, where the path has values.
     """
     if not names_in(partition):
         return {name: list_source(partition_uri(uri, partition, name), uri, passed_over=passed_over) for name in names}
@@ -190,6 +190,11 @@ def list_partitions(
             name = partition_at(partition, path)
             if not name:
                 _check_has_time(uri, partition, [path])
+                for other in other_paddings(partition):
+                    if (name := partition_at(other, path)) in found:
+                        raise _padding(uri, partition, other, name, path.rpartition("/")[0])
+                if passed_over is not None:
+                    passed_over.append(source.uri)
             elif name in found:
                 found[name].append(source)
     return found
@@ -298,11 +303,16 @@ def _check_padding(contract: TableContract, names: list[str]) -> None:
         return
     for other in other_paddings(partition):
         both = ((folder_of(other, name), folder_of(partition, name), name) for name in names)
-        has, lacks, name = next((each for each in both if each[0] != each[1]), ("", "", ""))
+        has, _, name = next((each for each in both if each[0] != each[1]), ("", "", ""))
         if name and list_partitions(uri, other, [name])[name]:
-            zeros = "zeros" if len(has) > len(lacks) else "no zeros"
-            message = f"{uri} has the folder {has}, with {zeros} in front of its numbers, and not {lacks}"
-            raise DataError("partition.padding", message, hint=f'table {contract.name}: write partition: "{other}"')
+            raise _padding(uri, partition, other, name, has)
+
+
+def _padding(uri: str, partition: str, other: str, name: str, has: str) -> DataError:
+    lacks = folder_of(partition, name)
+    zeros = "zeros" if len(folder_of(other, name)) > len(lacks) else "no zeros"
+    message = f"{uri} has the folder {has}, with {zeros} in front of its numbers, and not {lacks}"
+    return DataError("partition.padding", message, hint=f'write partition: "{other}", or rename the folder where others are right')
 
 
 def _place_of(contract: TableContract, name: str) -> str:

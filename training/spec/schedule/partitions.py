@@ -56,6 +56,7 @@ PATTERNS: Final[Mapping[str, str]] = {
     **{f"%-{unit}": rf"(?P<{unit}>[1-9]\d|\d)" for unit in "mdH"},
 }
 UNPADDED: Final[Mapping[str, str]] = {"{hour}": "%-H"} | {f"%{unit}": f"%-{unit}" for unit in "mdH"}
+UNPADDED_DATES: Final[Mapping[str, str]] = {**UNPADDED, "{date}": "%Y-%-m-%-d", "{month}": "%Y-%-m"}
 PADDED: Final[Mapping[str, str]] = {f"%-{unit}": f"%{unit}" for unit in "mdH"}
 NULL_FOLDER: Final = "__HIVE_DEFAULT_PARTITION__"
 """What Hive and Spark call the folder of a missing value."""
@@ -139,8 +140,9 @@ def values_at(partition: str | None, path: str) -> dict[str, str | None]:
 
 def other_paddings(partition: str) -> list[str]:
     """Return the partition with all of its numbers without zeros in front, and with them, as far as that is another one."""
-    every = [("".join(names.get(text, text) for text in re.split(f"({TIME.pattern})", partition))) for names in (UNPADDED, PADDED)]
-    return [other for other in every if other != partition]
+    texts = re.split(f"({TIME.pattern})", partition)
+    every = ("".join(names.get(text, text) for text in texts) for names in (UNPADDED, UNPADDED_DATES, PADDED))
+    return [other for other in dict.fromkeys(every) if other != partition]
 
 
 @lru_cache(maxsize=64)

@@ -87,7 +87,7 @@ def test_markers_checksums_and_empty_files_beside_others_are_passed_over_and_cou
     with caplog.at_level("INFO"):
         (part,) = source_of(contract).list(window)
     assert (part.uri.rpartition("/")[2], part.size_bytes) == ("part-0.csv", 4)
-    assert f"t: {len(LEFTOVERS)} files are no data, or have 0 bytes, and are passed over" in caplog.text
+    assert f"t: {len(LEFTOVERS)} files are passed over: no data, in no partition, or of 0 bytes" in caplog.text
     (tmp_path / "my data/dt=2026-01-01/part-0.csv").unlink()
     (alone,) = source_of(contract).list(window)
     assert (alone.uri.rpartition("/")[2], alone.size_bytes) == ("part-1.csv", 0)

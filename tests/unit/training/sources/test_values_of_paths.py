@@ -47,7 +47,10 @@ def test_numbers_without_zeros_are_written_and_read(partition: str, name: str, p
     assert partition_at(partition, f"{path.replace('=2026', '=26').replace('2026/', '26/')}/part-0.parquet") == ""
 
 
-@pytest.mark.parametrize(("wrong", "right"), [("year=%Y/month=%m/day=%d", "year=%Y/month=%-m/day=%-d"), ("d=%Y-%m-%-d", "d=%Y-%m-%d")])
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [("year=%Y/month=%m/day=%d", "year=%Y/month=%-m/day=%-d"), ("d=%Y-%m-%-d", "d=%Y-%m-%d"), ("d={date}", "d=%Y-%-m-%-d")],
+)
 def test_placeholder_for_the_other_padding_is_refused_with_the_folder_and_the_right_one(tmp_path: Path, wrong: str, right: str) -> None:
     for day in DAYS:
         put(tmp_path / "clicks" / folder_of(right, day) / "part-0.parquet")
@@ -66,6 +69,22 @@ def test_partition_has_the_files_of_all_values_and_of_no_other_day(tmp_path: Pat
             put(tmp_path / "my t" / folder_of(partition, day).replace("{country}", value) / "part-0.parquet")
     found = list_partitions(f"{tmp_path}/my t", partition, ["2026-01-30", "2026-01-31", "2026-01-29"])
     assert {name: len(sources) for name, sources in found.items()} == {"2026-01-30": 3, "2026-01-31": 3, "2026-01-29": 0}
+
+
+def test_file_in_no_partition_is_passed_over_and_folder_of_the_other_padding_refused(tmp_path: Path) -> None:
+    partition, days, passed_over = "{country}/dt={date}", ["2026-01-05", "2026-01-06"], list[str]()
+    for path in ("DE/dt=2026-01-05", "DE/dt=2025-01-05", "DE/extra/dt=2026-01-05", "DE/dt=2025-1-5"):
+        put(tmp_path / "t" / path / "part-0.csv")
+    put(tmp_path / "t/DE/late.csv")
+    found = list_partitions(f"{tmp_path}/t", partition, days, passed_over=passed_over)
+    assert [len(found[day]) for day in days] == [1, 0]
+    assert [uri.split("/t/")[1] for uri in passed_over] == ["DE/dt=2025-1-5/part-0.csv", "DE/extra/dt=2026-01-05/part-0.csv", "DE/late.csv"]
+    # Another value has the day.
+    put(tmp_path / "t/FR/dt=2026-1-5/part-0.csv")
+    with pytest.raises(DataError, match="the folder FR/dt=2026-1-5, with no zeros in front of its numbers") as caught:
+        list_partitions(f"{tmp_path}/t", partition, days)
+    assert caught.value.code == "partition.padding"
+    assert 'partition: "{country}/dt=%Y-%-m-%-d"' in caught.value.hint
 
 
 def test_values_are_those_of_folders_and_placeholders() -> None:
