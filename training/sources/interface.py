@@ -93,6 +93,8 @@ class Source(Protocol):
     def read(self, part: SourcePart, folder: Path, *, limit_bytes: int) -> PartContent:
         """Return the declared columns of a part that was listed, of that version; others than declared and ignored ones are refused.
 
+        Two reads of one part give the same rows in the same order: with `data.source.newest_by` each part is read twice.
+
         Args:
             folder: an empty one on the local disk, removed once the part is stored.
             limit_bytes: the largest size of the rows, decoded.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -94,7 +95,7 @@ def part_of_rows(
     *,
     source: str,
     outside: RowsOutside | None = None,
-    kept: pa.Array | None = None,
+    kept: Callable[[pa.Table], pa.Array] | None = None,
 ) -> TablePart:
     """Add a part's derived columns, keep the rows of the window, sort them, and write them to a file.
 
@@ -105,13 +106,13 @@ def part_of_rows(
         written: path of the file to write.
         source: what to call the part in messages.
         outside: is given the times of all rows; None: they are not counted.
-        kept: numbers of the rows that are the newest of their key, sorted; None: all.
+        kept: returns the numbers of the rows that are the newest of their key, sorted; None: all.
 
     Raises:
         DataError: of `derive`, `of_window`, `selected` and `with_known_label`.
     """
     every = derive(contract, rows, source=source)
-    every = every if kept is None else every.take(kept)
+    every = every if kept is None else every.take(kept(every))
     table = of_window(contract, every, window, source=source)
     if outside is not None:
         outside.add(_microseconds(every, contract), window)

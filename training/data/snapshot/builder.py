@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -204,7 +205,7 @@ def _take_part(
             rows = read_rows(
                 contract, content, source=listed.uri, limit_bytes=limit_bytes, partition=listed.partition, counts=counts.encodings
             )
-            kept = None if counts.versions is None else counts.versions.kept[listed]
+            kept = None if counts.versions is None else partial(counts.versions.rows_of, listed)
             written = folder / "part" / "rows.parquet"
             part = part_of_rows(contract, rows, window, written, source=listed.uri, outside=counts.outside, kept=kept)
         digest = store.objects.put_file(part.path)

@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from training.data.snapshot.builder import SnapshotPlan, take_snapshot
+from training.errors import DataError
+from training.sources.interface import SourcePart
 from training.sources.listing import list_source
+from training.sources.row_versions import RowVersions
 from training.sources.rows_outside import RowsOutside, outside_lines
 from training.sources.table_contract import TableContract
-from training.spec.sections.data import Column, Derived
+from training.spec.sections.data import Column
+from training.spec.sections.derived import SourceDerived
 from training.store import Store
 
 START, AS_OF = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 10, tzinfo=UTC)
 COLUMNS = {name: Column(type=kind) for name, kind in {"id": "int64", "at": "timestamp", "x": "int64", "updated": "timestamp"}.items()}  # type: ignore[arg-type]
+NULLABLE = {**COLUMNS, "id": Column(type="int64", nullable=True), "op": Column(type="string")}
 CONTRACT = TableContract(
     name="orders",
     kind="csv",
     columns={**COLUMNS, "op": Column(type="string")},
-    derived={"gone": Derived(type="boolean", sql="op = 'D'")},
+    derived={"gone": SourceDerived(type="boolean", sql="op = 'D'")},
     key=("id",),
     event_time="at",
     newest_by="updated",
@@ -52,7 +59,7 @@ def taken(tmp_path: Path, files: list[list[str]], as_of: datetime = AS_OF, **cha
     _, manifest = take_snapshot(store, plan, scratch, on_file=lambda _done, _total: None, outside=outside)
     paths = [store.manifests.fetch(manifest, tmp_path / "fetched") / name for name in manifest.files]
     rows = [row for path in paths for row in pq.read_table(path, columns=["id", "x"]).to_pylist()]
-    return sorted((row["id"], row["x"]) for row in rows), outside
+    return sorted((-1 if row["id"] is None else row["id"], row["x"]) for row in rows), outside
 
 
 def test_newest_version_counts_whatever_the_order_of_files_and_deleted_rows_are_gone(tmp_path: Path) -> None:
@@ -85,6 +92,25 @@ def test_version_outside_of_the_window_replaces_one_in_it_and_a_deletion_wins_at
     rows, outside = taken(tmp_path, [[line(1, 10, "03"), line(2, 20, "04"), line(2, 20, "04", "D")], [moved, line(3, 30, "03")]])
     assert rows == [(3, 30)]
     assert (outside.before.rows, outside.versions["rows_deleted"]) == (1, 2)
+
+
+def test_rows_without_a_key_stay_for_validation(tmp_path: Path) -> None:
+    keyless = [line(0, x, updated, op).replace("0,", ",", 1) for x, updated, op in ((1, "03", "U"), (1, "03", "U"), (2, "05", "D"))]
+    rows, outside = taken(tmp_path, [[*keyless, line(1, 10, "03")], [line(1, 11, "05")]], columns=NULLABLE)
+    assert rows == [(-1, 1), (-1, 1), (-1, 2), (1, 11)]
+    assert outside.scalars() == {"rows_replaced": 1}
+
+
+@pytest.mark.parametrize("change", [lambda t: t.take([1, 0, 2]), lambda t: t.slice(1), lambda t: t.take([0, 1, 1])])
+def test_second_read_with_other_rows_or_another_order_is_refused(change: Callable[[pa.Table], pa.Table]) -> None:
+    first = pa.table({"id": [1, 2, 3], "updated": pa.array([START] * 3, pa.timestamp("us", "UTC")), "x": [1, 2, 3]})
+    part, versions = SourcePart("orders#1", 0, "17"), RowVersions(replace(CONTRACT, deleted_by=None), AS_OF)
+    versions.add(part, first)
+    versions.settle()
+    assert versions.rows_of(part, first).to_pylist() == [0, 1, 2]
+    with pytest.raises(DataError, match="orders#1 was read twice") as caught:
+        versions.rows_of(part, change(first))
+    assert caught.value.code == "source.changed"
 
 
 @pytest.mark.parametrize("newest_by", [None, "updated"])
