@@ -19,6 +19,8 @@ from training.errors import DataError, shown
 
 Microseconds = NDArray[np.int64]
 DAY_US: Final = 86_400_000_000
+AROUND_US: Final = DAY_US // 8
+"""How far from the hour that a clock shows twice rows show whether the times of a file rise."""
 EPOCH: Final = datetime(1970, 1, 1)
 FIRST_DAY, LAST_DAY = (datetime(1, 1, 3) - EPOCH).days, (datetime(9999, 12, 29) - EPOCH).days
 
@@ -81,6 +83,8 @@ class LocalTimes:
     """[n] microseconds of the clock since 1970; of a missing time anything."""
     ahead_us: Microseconds
     """[n] what the clock is ahead of UTC: before the change for a time that it shows twice or never."""
+    known: NDArray[np.bool_]
+    """[n] whether there is a time."""
     rows: Sequence[tuple[ClockChange, NDArray[np.int64]]]
     """Changes that rows fall into, and the rows."""
 
@@ -110,23 +114,31 @@ def on_clock(local_us: Microseconds, known: NDArray[np.bool_], zone: str) -> Loc
         ahead_us[near] = np.where(local_us[near] < change.end_us, change.before_us, change.after_us)
         found = np.flatnonzero(known & (local_us >= change.start_us) & (local_us < change.end_us))
         rows += [(change, found)] if len(found) else []
-    return LocalTimes(local_us, ahead_us, rows)
+    return LocalTimes(local_us, ahead_us, known, rows)
 
 
-def second_in_order(times: Microseconds, groups: Sequence[object]) -> NDArray[np.bool_] | None:
+def second_in_order(times: Microseconds, groups: Sequence[object], change: ClockChange) -> NDArray[np.bool_] | None:
     """Return which rows, in the file's order, are of the second of the two hours; None where the order does not say.
 
-    Within a group, times rise up to the change of the clock, fall once, and rise again; of one row an hour, two equal times are both.
+    Within a group, times rise up to the change of the clock, fall once, and rise again; of one row an hour, two equal times are both. Rows
+    before and after the hour show that times rise.
 
     Args:
-        times: [n] of rows within one hour that the clock shows twice.
+        times: [n] of rows in the hour that the clock shows twice, or within AROUND_US of it; microseconds of the clock.
         groups: [n] what each row belongs to.
     """
+    # 0 before the hour, 1 in it, 2 after it.
+    place = (times >= change.start_us).astype(np.int8) + (times >= change.end_us)
     second = np.zeros(len(times), dtype=bool)
     members: dict[object, list[int]] = {}
     for row, group in enumerate(groups):
         members.setdefault(group, []).append(row)
-    for rows in members.values():
+    for every in members.values():
+        rows = [row for row in every if place[row] == 1]
+        if not rows:
+            continue
+        if (np.diff(place[every]) < 0).any():
+            return None
         steps = np.diff(times[rows])
         falls = np.flatnonzero(steps < 0)
         falls = falls if len(falls) else np.flatnonzero(steps == 0)
@@ -166,14 +178,17 @@ def instants_of(times: LocalTimes, rules: ClockRules, table: pa.Table, *, where:
         raise _refused("clock.twice", "shown twice", times.twice, times, where, hint)
     ahead_us = times.ahead_us.copy()
     for change, rows in times.twice:
-        second: NDArray[np.bool_] | None = np.full(len(rows), rules.twice == "second")
-        if rules.twice == "in_order":
-            groups = list(zip(*(table[name].take(pa.array(rows)).to_pylist() for name in rules.by), strict=True)) or [()] * len(rows)
-            second = second_in_order(times.local_us[rows], groups)
+        if rules.twice != "in_order":
+            ahead_us[rows] = change.after_us if rules.twice == "second" else change.before_us
+            continue
+        is_near = (times.local_us >= change.start_us - AROUND_US) & (times.local_us < change.end_us + AROUND_US)
+        around = np.flatnonzero(times.known & is_near)
+        groups = list(zip(*(table[name].take(pa.array(around)).to_pylist() for name in rules.by), strict=True)) or [()] * len(around)
+        second = second_in_order(times.local_us[around], groups, change)
         if second is None:
-            hint = "name the columns of the series in `by`; or write twice: first, or twice: second"
+            hint = "put each file in the order of time; name the columns of the series in `by`; or write twice: first, or twice: second"
             raise _refused("clock.twice", "shown twice, and the file's order does not say which", [(change, rows)], times, where, hint)
-        ahead_us[rows[second]] = change.after_us
+        ahead_us[around[second]] = change.after_us
     return times.local_us - ahead_us
 
 

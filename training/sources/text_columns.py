@@ -69,10 +69,12 @@ def _typed(texts: pa.ChunkedArray, name: str, column: Column, *, source: str) ->
 
 def _refused(name: str, column: Column, row: int, text: str, *, source: str) -> DataError:
     how = "" if column.number_format is None else " in the form of its number_format"
+    hint = "correct the value or the column's number_format; a word for missing values is named under missing"
     if column.zone is not None:
+        hint = "correct the value, or settle such times by data.source.derive; a word for missing values is named under missing"
         how = f" without an offset that the clock of {column.zone} shows once"
     return DataError(
         "schema.type",
         f"{source}, row {row:,}, column {shown(name)}: {shown(text)} is not of type {column.type}{how}",
-        hint="correct the value or the column's number_format; a word for missing values is named under missing",
+        hint=hint,
     )

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from training.sources.local_times import DAY_US, ClockChange, changes_of, second_in_order
+from training.sources.local_times import AROUND_US, DAY_US, ClockChange, changes_of, second_in_order
 from training.sql.expressions import literal, quoted
 from training.starter.column_names import free
 from training.starter.column_types import FoundColumn
@@ -89,10 +89,10 @@ def _second(table: FoundTable, sql: str, twice: Sequence[ClockChange], by: Seque
     for change in twice:
         query = f"""
             SELECT * FROM (SELECT row_number() OVER () AS n, epoch_us({sql}) AS local_us{names} FROM rows)
-            WHERE local_us >= {change.start_us} AND local_us < {change.end_us} ORDER BY n
+            WHERE local_us >= {change.start_us - AROUND_US} AND local_us < {change.end_us + AROUND_US} ORDER BY n
         """  # noqa: S608 - quoted
         rows = table.connection.sql(query).fetchall()
-        second = second_in_order(np.array([row[1] for row in rows], dtype=np.int64), [row[2:] for row in rows])
+        second = second_in_order(np.array([row[1] for row in rows], dtype=np.int64), [row[2:] for row in rows], change)
         if second is None:
             return None
         found += [row[0] for row, is_second in zip(rows, second, strict=True) if is_second]

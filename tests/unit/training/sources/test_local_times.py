@@ -83,6 +83,15 @@ def test_time_that_is_not_settled_is_refused_with_its_row_and_the_change(
     assert message in refused.value.message
 
 
+@pytest.mark.parametrize("texts", [["2026-10-25 01:00", "2026-10-25 02:00"], ["2026-10-25 02:00", "2026-10-25 03:00"]])
+def test_hourly_rows_in_descending_order_are_refused(texts: list[str | None]) -> None:
+    both = sorted([*texts, "2026-10-25 02:00"], key=str)
+    assert len(set(instants(both, twice="in_order"))) == 3
+    with pytest.raises(DataError, match="2 times shown twice, and the file's order does not say which") as refused:
+        instants(both[::-1], twice="in_order")
+    assert (refused.value.code, "order of time" in refused.value.hint) == ("clock.twice", True)
+
+
 @pytest.mark.parametrize("zone", ["Europe/Berlin", "America/Santiago", "Australia/Lord_Howe", "America/Havana", "Asia/Kolkata"])
 def test_clock_of_two_years_gives_back_every_instant(zone: str) -> None:
     at = pd.date_range("2019-06-01", "2021-06-01", freq="15min", tz="UTC")
@@ -99,5 +108,7 @@ def test_texts_of_a_column_with_a_zone_are_read_without_an_offset_and_with_words
     found = read(["2026-10-26 02:30", "-"]).to_pylist()
     assert found == [datetime(2026, 10, 26, 1, 30, tzinfo=UTC), None]
     for text in (AUTUMN[1], SPRING[1], "2026-10-26 02:30Z"):
-        with pytest.raises(DataError, match=r"row 2.* without an offset that the clock of Europe/Berlin shows once"):
+        with pytest.raises(DataError, match=r"row 2.* without an offset that the clock of Europe/Berlin shows once") as refused:
             read(["2026-10-26 02:30", text])
+        assert "number_format" not in refused.value.hint
+        assert "data.source.derive" in refused.value.hint
