@@ -77,7 +77,7 @@ class TableContract:
         is_cut = any(each is not None for each in (self.known_at, self.newest_by, self.where, self.sample))
         # The engine that reads snapshots has no columns without a name.
         is_renamed = self.at_source() is not self or not all(name.strip() for name in self.ignore)
-        is_typed = any(column.is_text_in_file for column in self.columns.values())
+        is_typed = any(column.is_text_in_file or column.zone is not None for column in self.columns.values())
         return self.partitioned and not self.derived and not is_cut and not is_renamed and not is_typed
 
     @property

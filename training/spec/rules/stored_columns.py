@@ -29,7 +29,9 @@ def stored_columns_fit(data: Data) -> Iterator[Violation]:
             for key in column.stored_keys:
                 wanted = TYPES_OF_STORED[column.stored_as if key == "stored_as" else key]
                 if (is_text and key != "zone") or not column.is_in_file:
-                    message = f"{key} is of columns of Parquet files, and {name} " + ("is text" if is_text else "is not in the file")
+                    message = f"{key} is of columns of {'files' if key == 'zone' else 'Parquet files'}, and {name} " + (
+                        "is text" if is_text else "is not in the file"
+                    )
                     yield Violation((*path, key), "field.conflict", message, "remove the key")
                 elif column.type != wanted:
                     message = f"{name} is of type {column.type}, and {key} is of type {wanted}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -85,3 +86,9 @@ def test_all_kinds_of_files_give_the_same_numbers_and_none_is_kept_as_it_is(tmp_
         found = read_rows(contract, content, source=kind, limit_bytes=LIMIT)["x"].to_pylist()
         assert found[:2] == [1234.5, None]
         assert not contract.is_kept_as_is
+
+
+def test_daily_parquet_of_texts_with_a_zone_is_read_as_instants_and_not_kept_byte_for_byte() -> None:
+    contract = TableContract(name="t", kind="parquet", columns={"x": Column(type="timestamp")}, partitioned=True)
+    assert contract.is_kept_as_is
+    assert not replace(contract, columns={"x": Column(type="timestamp", zone="Europe/Berlin")}).is_kept_as_is

@@ -45,6 +45,13 @@ Refuse = Callable[..., tuple[Problem, ...]]
             "price.scale",
             "price is not in the file",
         ),
+        (
+            "search_ranking",
+            "price: {type: float}",
+            "price: {type: timestamp, generated: partition_start, zone: UTC}",
+            "price.zone",
+            "zone is of columns of files, and price is not in the file",
+        ),
         ("search_ranking", "price: {type: float}", "price: {type: timestamp, zone: Mars/Base}", "price.zone", "there is no time zone"),
     ],
 )
