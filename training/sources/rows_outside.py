@@ -142,6 +142,11 @@ def outside_lines(scalars: Mapping[str, Scalar]) -> Iterator[str]:
         yield f"times that often stand for a missing one: {scalars['placeholder_times']}"
 
 
+def is_warning(line: str) -> bool:
+    """Whether a line of `outside_lines` is of rows later than the clock."""
+    return ARE["after_now"] in line
+
+
 def instant_words(us: int) -> str:
     """Return an instant as ISO 8601, to the second, also of a year beyond 9999."""
     return f"{np.datetime64(us // 1_000_000, 's')}Z"

@@ -186,7 +186,7 @@ def _spread(parts: list[ListedPart], size_bytes: int) -> list[ListedPart]:
 
 def _stages(bench: _Bench, sources: _Sources, say: Say) -> ExitCode:
     from training.models.memory_check import planned_limit_bytes, shortage
-    from training.sources.rows_outside import outside_lines
+    from training.sources.rows_outside import is_warning, outside_lines
     from training.stages import ingest, prepare
 
     spec = bench.spec
@@ -194,7 +194,7 @@ def _stages(bench: _Bench, sources: _Sources, say: Say) -> ExitCode:
         snapshot = ingest.work(bench.context("ingest", {}, {"listing": sources.listing}))
     say(f"  ok    ingest: {snapshot.scalars['rows']:,} rows")
     for line in outside_lines(snapshot.scalars):
-        say(f"        {line}" if "rows_after_now" not in snapshot.scalars else f"  WARN  ingest: {line}")
+        say(f"  WARN  ingest: {line}" if is_warning(line) else f"        {line}")
     if not _validated(bench, snapshot.artifact_uri, say, is_sample=sources.is_sample):
         say("        prepare was not tried")
         return ExitCode.BAD_DATA

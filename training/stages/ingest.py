@@ -17,7 +17,7 @@ from training.data.snapshot.meta import rows_per_table
 from training.database import connect
 from training.runtime.runner import StageContext, StageOutput, main
 from training.sources.listing import lookback_of
-from training.sources.rows_outside import RowsOutside, outside_lines
+from training.sources.rows_outside import RowsOutside, is_warning, outside_lines
 from training.sources.table_contract import contracts_of
 from training.spec import PipelineSpec
 from training.spec.schedule.instants import window
@@ -56,7 +56,7 @@ def work(context: StageContext) -> StageOutput:
         logger.info("snapshot %s as of %s is taken again; the sources are not read", version, manifest.meta["as_of"])
     _log_rows(manifest)
     for line in outside_lines(outside.scalars()):
-        logger.log(logging.WARNING if outside.future.rows else logging.INFO, "%s: %s", manifest.meta["main"], line)
+        logger.log(logging.WARNING if is_warning(line) else logging.INFO, "%s: %s", manifest.meta["main"], line)
     set_run_ref(store, request, "snapshot", uri)
     tables, unknown = manifest.meta["tables"], manifest.meta.get(META_KEY)
     scalars = {

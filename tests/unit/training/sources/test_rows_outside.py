@@ -11,7 +11,7 @@ import pytest
 from training.contracts import microseconds_of
 from training.errors import DataError
 from training.sources.interface import SourceWindow
-from training.sources.rows_outside import RowsOutside, outside_lines
+from training.sources.rows_outside import RowsOutside, is_warning, outside_lines
 from training.spec import parse_spec, resolve_uris
 from training.stages.check_data import check_data
 
@@ -60,6 +60,11 @@ def test_rows_before_and_after_are_said_with_their_times_and_those_of_missing_on
         "times that often stand for a missing one: 2 at 1970-01-01",
     ]
     assert counted().scalars() == {}
+
+
+def test_line_of_rows_later_than_the_clock_alone_is_a_warning() -> None:
+    found = counted("2026-02-01T00:00:00Z", "2026-05-01T00:00:00Z", "2062-04-01T00:00:00Z")
+    assert [is_warning(line) for line in outside_lines(found.scalars())] == [False, False, True]
 
 
 @pytest.mark.parametrize(("hours", "is_late"), [(1, False), (1.001, True)])
