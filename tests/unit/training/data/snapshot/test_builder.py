@@ -266,7 +266,7 @@ def test_a_missing_column_that_nothing_needs_is_left_to_validation(tmp_path: Pat
     assert "x" not in manifest.meta["tables"]["sales"]["schema"]
 
 
-@pytest.mark.parametrize(("content", "code"), [(b"", "data.empty"), (b"not parquet at all", "format.parquet"), (None, "format.parquet")])
+@pytest.mark.parametrize(("content", "code"), [(b"", "data.empty"), (b"not parquet at all", "format.content"), (None, "format.parquet")])
 def test_a_partition_that_is_no_parquet_is_named(tmp_path: Path, content: bytes | None, code: str) -> None:
     path = write_day(tmp_path, "2026-01-01", [1])
     path.write_bytes(path.read_bytes()[:-20] if content is None else content)
