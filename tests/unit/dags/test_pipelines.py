@@ -330,7 +330,7 @@ def test_the_form_shows_what_the_spec_says(ranking: DAG) -> None:
         "registration": None,
         "data": {"source": {"window": "30d"}},
         "train": load_spec(DAGS / "pipelines" / "search_ranking.yaml").train.model_dump(
-            mode="json", exclude={"activation_checkpointing": True, "placement": {"pool"}}
+            mode="json", exclude={"activation_checkpointing": True, "refit": True, "placement": {"pool"}}
         ),
         "evaluate": {
             "threshold": 0.5,

@@ -63,7 +63,7 @@ CASES: list[tuple[str, str, str, str]] = [
     (R, EPOCHS, "epochs: 1.5", "train.epochs: [field.range] must be a whole number, got 1.5"),
     (R, EPOCHS, f"epochs: 1{'0' * 30}", f"train.epochs: [field.range] must be at most 100000, got 1{'0' * 30}"),
     (R, EPOCHS, f"epochs: {'9' * 5000}", "train.epochs: [field.range] must be a whole number, got inf"),
-    (R, "  epochs: 3\n", "", "train.epochs: [field.missing] the key epochs is missing"),
+    (R, "  epochs: 3\n", "", "train.epochs: [field.missing] the key epochs is missing: ranker needs it"),
     (R, "  batch_size: 4096\n", "", "train.batch_size: [field.missing] the key batch_size is missing: ranker needs it"),
     (R, "tags: [ranking, torch, demo]", "tags: no", "tags: [field.type] expected a list, got 'no'"),
     (R, "owner: search-relevance", "owner: 010", "owner: [field.type] expected text, got 10 (quote it)"),
@@ -312,7 +312,7 @@ CASES: list[tuple[str, str, str, str]] = [
     (
         R,
         "    window: 30d",
-        "    deleted_by: clickd\n    window: 30d",
+        "    newest_by: shown_at\n    deleted_by: clickd\n    window: 30d",
         "data.source.deleted_by: [column.unknown] clickd is not a column of clicks (did you mean clicked?)",
     ),
     (

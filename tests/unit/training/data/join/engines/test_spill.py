@@ -19,7 +19,7 @@ from training.data.join.engines.spill import SpilledBytes
 from training.errors import DataError, UnavailableError
 
 ROWS = 1_200_000
-LIMIT_BYTES = 48 * 2**20
+LIMIT_BYTES = 56 * 2**20
 
 
 def joined(folder: Path, rows: pa.Table) -> pa.Table:
@@ -55,7 +55,7 @@ def test_a_join_that_spills_says_so_and_has_the_same_rows(
     found = joined(tmp_path / "spills", rows)
 
     assert found.equals(expected)
-    assert "MiB spilled to scratch: the query's memory limit is 48 MiB" in caplog.text
+    assert "MiB spilled to scratch: the query's memory limit is 56 MiB" in caplog.text
 
 
 def test_a_join_that_its_memory_cannot_hold_names_the_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
