@@ -41,7 +41,7 @@ _VERSION = re.compile("[0-9a-f]{16}|[0-9a-f]{64}")
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the command line."""
-    describe(parser, _erase, "nightshift erase orders --key customer_id=4711", __doc__)
+    describe(parser, _erase, "nightshift erase search_ranking --key user_id=4711", __doc__)
     parser.add_argument("target", metavar="TARGET", help="PIPELINE with --key, PIPELINE:RUN_ID, or PIPELINE:VERSION (`datasets list`)")
     parser.add_argument("--key", metavar="COLUMN=VALUE", action="append", help="column of a source's table; several: rows with all of them")
     parser.add_argument("--delete", action="store_true", help="erase; without it, nothing is deleted or written")

@@ -67,7 +67,7 @@ class SnapshotPlan:
 
 
 @dataclass(slots=True)
-class _Counts:
+class _PartCounts:
     """What is counted while the files of a table are read."""
 
     outside: RowsOutside | None
@@ -103,7 +103,7 @@ def take_snapshot(
         schemas: dict[str, dict[str, str]] = {}
         left_out: Counter[str] = Counter()
         members = {member.name: (member, source_of(member)) for member in contract.members}
-        window, counts = plan.window_of(contract), _Counts(outside if contract is plan.contracts[0] else None)
+        window, counts = plan.window_of(contract), _PartCounts(outside if contract is plan.contracts[0] else None)
         named = _named(contract, plan.listing.get(contract.name, ()))
         if contract.newest_by is not None:
             parts_of_key = [(listed, *members[listed.table or contract.name]) for _, listed in named]
@@ -192,7 +192,7 @@ def _take_part(
     window: SourceWindow,
     folder: Path,
     limit_bytes: int,
-    counts: _Counts,
+    counts: _PartCounts,
 ) -> tuple[FileEntry, TablePart, PartFacts]:
     scratch = folder / "part"
     scratch.mkdir()
