@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -152,8 +153,9 @@ def test_a_models_life(story: Story) -> None:
     story.ends(f"{MODEL}.approval", again)
     poisoned = story.new_run(f"{MODEL}.canary", judged)
     story.ends(f"{MODEL}.canary", poisoned)
-    # Settled by its first look: there is no other.
-    assert story.runs(f"{MODEL}.canary") == [*judged, poisoned]
+    # Settled by its first look: there is no other before the next slot of its schedule.
+    this_year = [run for run in story.runs(f"{MODEL}.canary") if f"look-{datetime.now(UTC).year + 1}" not in run]
+    assert this_year == [*judged, poisoned]
     assert story.outcomes[-2:] == [("4", "approved", "canary"), ("4", "rolled_back", "canary_ended")]
     assert story.seats == ("2", None)
 
