@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -62,11 +61,14 @@ class Story(StoryPipeline):
         self.installation.api.patch(f"/dags/{dag_id}", {"is_paused": True})
         self.installation.kill("scheduler")
         self.installation.api.patch(f"/dags/{dag_id}", {"is_paused": False})
-        looks = [first]
+        return self.settled([first])
+
+    def settled(self, looks: list[str]) -> list[str]:
+        """Wait until the canary is settled; return these runs of its DAG and those since, after which none is planned."""
+        dag_id = f"{MODEL}.canary"
         while self.installation.ledger.standing(MODEL).canary is not None:
-            looks.append(self.new_run(dag_id, looks))
+            looks = [*looks, self.new_run(dag_id, looks)]
             self.ends(dag_id, looks[-1])
-        # Nothing is left to look at, and no run is planned.
         assert self.runs(dag_id) == looks
         return looks
 
@@ -133,7 +135,8 @@ def test_a_models_life(story: Story) -> None:
     assert approved.decided_by == "admin"
     assert "checked with the shop" in approved.reasons[-1].words
 
-    story.change(LONGER_CANARY, SHORT_CANARY)
+    # Its first look may come before its second is over, and then it waits for the next.
+    story.change(LONGER_CANARY, LONGER_CANARY.replace("20s", "1s"))
 
     # Night 3: worse, and nobody is even asked.
     third = story.night(3, BAD, run_id="night-3")
@@ -151,11 +154,7 @@ def test_a_models_life(story: Story) -> None:
     again = story.new_run(f"{MODEL}.approval", [asked])
     story.answer(again, "Approve")
     story.ends(f"{MODEL}.approval", again)
-    poisoned = story.new_run(f"{MODEL}.canary", judged)
-    story.ends(f"{MODEL}.canary", poisoned)
-    # Settled by its first look: there is no other before the next slot of its schedule.
-    this_year = [run for run in story.runs(f"{MODEL}.canary") if f"look-{datetime.now(UTC).year + 1}" not in run]
-    assert this_year == [*judged, poisoned]
+    story.settled(judged)
     assert story.outcomes[-2:] == [("4", "approved", "canary"), ("4", "rolled_back", "canary_ended")]
     assert story.seats == ("2", None)
 
