@@ -1,7 +1,7 @@
 """Erasure on a person's order: deletes what holds given rows, and leaves a tombstone for each digest. docs/retention.md.
 
-The ledger's row is written first. What leads to the rows goes last (a part before its snapshot, an evaluation before its dataset), so that
-a run that was killed is finished by the same order, given again.
+Tombstones come first, then the ledger's row, then the deletions. What leads to the rows goes last (a part before its snapshot, an
+evaluation before its dataset), so that a run that was killed is finished by the same order, given again.
 """
 
 from __future__ import annotations

@@ -66,11 +66,12 @@ LATENCY = {str(batch): {"p50_ms": 1.0, "p95_ms": 2.0, "p99_ms": 3.0, "rows_per_s
 
 
 @contextmanager
-def nobody_else(folder: Path) -> Iterator[None]:
+def nobody_else(folder: Path, measured: Mapping[str, Mapping[str, float]] | None = None) -> Iterator[None]:
     """Evaluate without a tracking server, a registry, a further process: what those do has tests of its own.
 
     Args:
         folder: of the database.
+        measured: what the process that measures latency would find.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
@@ -80,7 +81,7 @@ def nobody_else(folder: Path) -> Iterator[None]:
             "training.registry.mlflow.versions.register_candidate",
             lambda *_args, **_named: MLflowRegistration(number="7", logged_model="m-7", artifact_digest="f" * 64),
         )
-        patch.setattr(latency, "measure", lambda *_args, **_named: LATENCY)
+        patch.setattr(latency, "measure", lambda *_args, **_named: measured)
         yield
 
 

@@ -26,7 +26,7 @@ RULES = "primary: auc, slices: [country, channel], sensitive: [country], entitie
 
 @pytest.fixture(scope="module", autouse=True)
 def _nobody_else(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with nobody_else(tmp_path_factory.mktemp("database")):
+    with nobody_else(tmp_path_factory.mktemp("database"), LATENCY):
         yield
 
 

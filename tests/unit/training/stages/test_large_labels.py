@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.unit.training.stages.evaluate_bench import EvaluateBench, orders
+from tests.unit.training.stages.evaluate_bench import EvaluateBench, nobody_else, orders
 from training.data.dataset.manifest import meta_of
 from training.data.dataset.reader import DatasetReader
 from training.models.predictor import load_predictor
-from training.registry.ledger.version_weights import MLflowRegistration
 
 pytestmark = pytest.mark.slow
 
@@ -29,15 +29,9 @@ CASES = {
 
 
 @pytest.fixture(autouse=True)
-def _offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-    monkeypatch.setenv("NIGHTSHIFT_DATABASE", f"sqlite:///{tmp_path}/nightshift.db")
-    monkeypatch.setattr("training.engine.tracking.tracker.CLOSE_SECONDS", 0.5)
-    monkeypatch.setattr(
-        "training.registry.mlflow.versions.register_candidate",
-        lambda *_args, **_named: MLflowRegistration(number="7", logged_model="m-7", artifact_digest="f" * 64),
-    )
-    monkeypatch.setattr("training.evaluation.latency.measure", lambda *_args, **_named: None)
+def _nobody_else(tmp_path: Path) -> Iterator[None]:
+    with nobody_else(tmp_path):
+        yield
 
 
 def test_label_of_four_billion_is_learned_to_its_noise_by_every_family(tmp_path: Path) -> None:

@@ -11,11 +11,9 @@ from typing import Any
 import pytest
 
 from tests.training_bench import Bench
-from tests.unit.training.stages.evaluate_bench import EvaluateBench
+from tests.unit.training.stages.evaluate_bench import EvaluateBench, nobody_else
 from training.contracts import ExitCode, StageResult
 from training.engine.checkpoint.catalog import listings
-from training.evaluation import latency
-from training.registry.ledger.version_weights import MLflowRegistration
 from training.runtime.context import StageContext, StopFlag
 from training.runtime.runner import run
 
@@ -24,15 +22,7 @@ PARAMETERS = {"world_size": 1, "trained_seconds": 5.0}
 
 @pytest.fixture(scope="module", autouse=True)
 def _nobody_else(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-        patch.setenv("NIGHTSHIFT_DATABASE", f"sqlite:///{tmp_path_factory.mktemp('database')}/nightshift.db")
-        patch.setattr("training.engine.tracking.tracker.CLOSE_SECONDS", 0.5)
-        patch.setattr(
-            "training.registry.mlflow.versions.register_candidate",
-            lambda *_args, **_named: MLflowRegistration(number="7", logged_model="m-7", artifact_digest="f" * 64),
-        )
-        patch.setattr(latency, "measure", lambda *_args, **_named: None)
+    with nobody_else(tmp_path_factory.mktemp("database")):
         yield
 
 

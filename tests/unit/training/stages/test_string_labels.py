@@ -13,11 +13,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.unit.training.stages.evaluate_bench import SPEC, EvaluateBench, orders
+from tests.unit.training.stages.evaluate_bench import SPEC, EvaluateBench, nobody_else, orders
 from training.contracts import ExitCode, StageResult
 from training.data.dataset.reader import DatasetReader
-from training.evaluation import latency
-from training.registry.ledger.version_weights import MLflowRegistration
 from training.registry.serving import _load_pyfunc
 
 SIZES = np.array(["small", "medium <b>", "large"])
@@ -44,15 +42,7 @@ def named() -> pd.DataFrame:
 @pytest.fixture(scope="module", autouse=True)
 def _alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """No tracking server, no registry, no further process: what those do has tests of its own."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-        patch.setenv("NIGHTSHIFT_DATABASE", f"sqlite:///{tmp_path_factory.mktemp('database')}/nightshift.db")
-        patch.setattr("training.engine.tracking.tracker.CLOSE_SECONDS", 0.5)
-        patch.setattr(
-            "training.registry.mlflow.versions.register_candidate",
-            lambda *_args, **_named: MLflowRegistration(number="7", logged_model="m-7", artifact_digest="f" * 64),
-        )
-        patch.setattr(latency, "measure", lambda *_args, **_named: None)
+    with nobody_else(tmp_path_factory.mktemp("database")):
         yield
 
 

@@ -14,14 +14,14 @@ import pandas as pd
 import pytest
 from safetensors.torch import save_file
 
-from tests.unit.training.stages.evaluate_bench import EvaluateBench
+from tests.unit.training.stages.evaluate_bench import EvaluateBench, nobody_else
 from training.data.dataset import frames
 from training.data.dataset import reader as dataset_reader
 from training.data.dataset.reader import DatasetReader
 from training.data.features.classes import Classes, align_scores
 from training.data.features.transforms import FittedTransforms
 from training.errors import DataError
-from training.evaluation import latency, leakage_checks, measures, raw_rows
+from training.evaluation import leakage_checks, measures, raw_rows
 from training.evaluation.raw_rows import RawRows
 from training.evaluation.rows import LabelledRows
 from training.models import torch_family
@@ -29,7 +29,6 @@ from training.models.predictor import Predictor, load_predictor
 from training.models.ranker.family import RankerSettings
 from training.models.ranker.module import FAMILY as RANKER
 from training.models.torch_family import TorchArchitecture
-from training.registry.ledger.version_weights import MLflowRegistration
 from training.stages import evaluate
 
 pytestmark = pytest.mark.slow
@@ -48,15 +47,7 @@ RULES = "primary: auc, slices: [country, channel], sensitive: [country], entitie
 
 @pytest.fixture(scope="module", autouse=True)
 def _nobody_else(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-        patch.setenv("NIGHTSHIFT_DATABASE", f"sqlite:///{tmp_path_factory.mktemp('database')}/nightshift.db")
-        patch.setattr("training.engine.tracking.tracker.CLOSE_SECONDS", 0.5)
-        patch.setattr(
-            "training.registry.mlflow.versions.register_candidate",
-            lambda *_args, **_named: MLflowRegistration(number="7", logged_model="m-7", artifact_digest="f" * 64),
-        )
-        patch.setattr(latency, "measure", lambda *_args, **_named: None)
+    with nobody_else(tmp_path_factory.mktemp("database")):
         yield
 
 
