@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from tests.commands import command
 from tests.unit.training.registry.scenes import decide_on
 from tests.unit.training.stages.evaluate_bench import AS_OF, SPEC, EvaluateBench, nobody_else, run_stage, spec_for
 from tests.unit.training.store.collected_store import NOW, collector_of
+from tests.unit.training.store.conftest import KEYS, s3_port
 from training.contracts import ExitCode
 from training.database import connect
 from training.database.datasets import datasets
@@ -32,6 +34,8 @@ from training.store.condemned import Condemned
 from training.store.manifests import FileEntry
 from training.store.reachability import content_keys
 from training.store.work_folder import StoreUri
+
+__all__ = ["s3_port"]
 
 main = command("erase")
 CUSTOMER = 77
@@ -58,6 +62,19 @@ def store(run_once: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> St
     monkeypatch.setenv("NIGHTSHIFT_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("NIGHTSHIFT_RETENTION", raising=False)
     return Store(str(tmp_path / "run" / "store"))
+
+
+@pytest.fixture
+def s3_store(store: Store, s3_port: int, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """The store's content in S3 (moto's server), as the installation's store."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    for name, value in {**KEYS, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{s3_port}", "NIGHTSHIFT_STORE": "s3://nightshift/store"}.items():
+        monkeypatch.setenv(name, value)
+    made = Store("s3://nightshift/store")
+    for key in files(store):
+        made.bucket.put(key, store.bucket.get(key))
+    return made
 
 
 def kinds(store: Store) -> list[str]:
@@ -126,6 +143,19 @@ def test_after_an_erasure_no_file_of_the_store_has_the_rows_and_weights_stay(
     assert not store.bucket.list("reports")
     assert not [key for key in files(store) if key.endswith("log.txt")]
     assert not copies.exists()
+
+
+def test_an_erasure_on_s3_writes_nothing_until_it_is_ordered_and_leaves_no_rows(
+    s3_store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = files(s3_store)
+    assert main(BY_KEY) == 0
+    assert files(s3_store) == before
+    assert rows_of_the_customer(s3_store, tmp_path) > 0
+    assert main(ORDERED) == 0
+    assert "a second search found 0 rows in 0 snapshots" in capsys.readouterr().err
+    assert rows_of_the_customer(s3_store, tmp_path) == 0
+    assert kinds(s3_store) == ["model"]
 
 
 def test_what_was_erased_is_named_to_readers_and_no_reference_for_the_next_run(store: Store) -> None:
