@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, TypedDict
+from typing import Annotated, Any, ClassVar, TypedDict
 
 from sqlalchemy import JSON, BigInteger, DateTime, Double, Index, Integer, String, Text, UniqueConstraint, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
@@ -16,8 +16,22 @@ class RunningMirror(TypedDict):
     since: str
 
 
+Name = Annotated[str, mapped_column(String(63))]
+Digest = Annotated[str, mapped_column(String(64))]
+Word = Annotated[str, mapped_column(String(32))]
+Person = Annotated[str, mapped_column(String(512))]
+# SQLite numbers rows only by a column of exactly the type INTEGER.
+RowNumber = Annotated[int, mapped_column(BigInteger().with_variant(Integer, "sqlite"), primary_key=True)]
+
+
 class Base(DeclarativeBase):
     """Base of all of our tables."""
+
+    type_annotation_map: ClassVar[dict[Any, Any]] = {
+        int: BigInteger,
+        datetime: DateTime(timezone=True),
+        **dict.fromkeys((dict[str, Any], dict[str, str], list[Any]), JSON),
+    }
 
 
 class DatasetVersionRow(Base):
@@ -29,27 +43,26 @@ class DatasetVersionRow(Base):
         Index("ix_dataset_version_name_id", "name", "id"),
     )
 
-    # SQLite numbers rows only by a column of exactly the type INTEGER.
-    id: Mapped[int] = mapped_column(BigInteger().with_variant(Integer, "sqlite"), primary_key=True)
-    name: Mapped[str] = mapped_column(String(63))
+    id: Mapped[RowNumber]
+    name: Mapped[Name]
     """The pipeline's name."""
-    version: Mapped[str] = mapped_column(String(64))
+    version: Mapped[Digest]
     """First 16 hex digits of the snapshot's digest."""
     storage_uri: Mapped[str] = mapped_column(String(2048))
-    row_count: Mapped[int] = mapped_column(BigInteger)
+    row_count: Mapped[int]
     """Rows of the main table."""
-    size_bytes: Mapped[int] = mapped_column(BigInteger)
+    size_bytes: Mapped[int]
     """Sum over the snapshot's files."""
-    schema_hash: Mapped[str] = mapped_column(String(64))
+    schema_hash: Mapped[Digest]
     """Of the main table: SHA-256 over its sorted (name, type) pairs."""
-    split_config: Mapped[dict[str, Any]] = mapped_column(JSON)
-    split_config_hash: Mapped[str] = mapped_column(String(64))
-    created_at: Mapped[datetime] = mapped_column(DateTime(timezone=True))
-    created_by: Mapped[str] = mapped_column(String(512))
+    split_config: Mapped[dict[str, Any]]
+    split_config_hash: Mapped[Digest]
+    created_at: Mapped[datetime]
+    created_by: Mapped[Person]
     """The task instance that made it first."""
-    deprecated_at: Mapped[datetime | None] = mapped_column(DateTime(timezone=True))
+    deprecated_at: Mapped[datetime | None]
     """When a person deprecated it, or retention deleted its files."""
-    deprecated_by: Mapped[str | None] = mapped_column(String(512))
+    deprecated_by: Mapped[Person | None]
     """The person; absent where retention deleted it: the next run with the same data makes it again."""
     deprecated_reason: Mapped[str | None] = mapped_column(String(2000))
 
@@ -59,18 +72,18 @@ class ErasureRow(Base):
 
     __tablename__ = "erasure"
 
-    id: Mapped[int] = mapped_column(BigInteger().with_variant(Integer, "sqlite"), primary_key=True)
-    pipeline: Mapped[str] = mapped_column(String(63))
-    target: Mapped[str] = mapped_column(String(512))
+    id: Mapped[RowNumber]
+    pipeline: Mapped[Name]
+    target: Mapped[Person]
     """`snapshot <digest>`, or the columns of a key."""
-    key_hash: Mapped[str | None] = mapped_column(String(64))
+    key_hash: Mapped[Digest | None]
     """HMAC-SHA-256 of the key's columns and values, by a secret of the store (`collector/erasures`)."""
-    erased_at: Mapped[datetime] = mapped_column(DateTime(timezone=True))
-    erased_by: Mapped[str] = mapped_column(String(512))
+    erased_at: Mapped[datetime]
+    erased_by: Mapped[Person]
     reason: Mapped[str] = mapped_column(String(2000))
-    counts: Mapped[dict[str, Any]] = mapped_column(JSON)
+    counts: Mapped[dict[str, Any]]
     """Kind to number, and the rows."""
-    digests: Mapped[dict[str, Any]] = mapped_column(JSON)
+    digests: Mapped[dict[str, Any]]
     """Kind to the digests of its manifests; `part`: of the snapshots' files."""
 
 
@@ -90,30 +103,30 @@ class LedgerDecisionRow(Base):
         Index("ix_ledger_decision_requests", "model", "id", sqlite_where=_IS_REQUEST, postgresql_where=_IS_REQUEST),
     )
 
-    id: Mapped[int] = mapped_column(BigInteger().with_variant(Integer, "sqlite"), primary_key=True)
-    model: Mapped[str] = mapped_column(String(63))
-    decision_key: Mapped[str] = mapped_column(String(64))
+    id: Mapped[RowNumber]
+    model: Mapped[Name]
+    decision_key: Mapped[Digest]
     """SHA-256 over what was decided about, and on which evidence: the same request twice is one decision."""
-    weights_digest: Mapped[str] = mapped_column(String(64))
+    weights_digest: Mapped[Digest]
     """SHA-256 of the weights: what the decision is about."""
-    version: Mapped[str] = mapped_column(String(32))
+    version: Mapped[Word]
     """The number that MLflow's registry had for these weights when it was decided. It may have another one now, and other weights may have
     had this one: see `RegisteredVersionRow`."""
-    action: Mapped[str] = mapped_column(String(32))
+    action: Mapped[Word]
     """What moved: see `training.registry.ledger.entries.ACTIONS`."""
-    outcome: Mapped[str] = mapped_column(String(32))
+    outcome: Mapped[Word]
     """See `training.registry.ledger.entries.OUTCOMES`."""
-    reasons: Mapped[list[Any]] = mapped_column(JSON)
+    reasons: Mapped[list[Any]]
     """`registry.ledger.reasons.Reason` each."""
-    evidence: Mapped[dict[str, Any]] = mapped_column(JSON)
-    decided_at: Mapped[datetime] = mapped_column(DateTime(timezone=True))
-    decided_by: Mapped[str] = mapped_column(String(512))
-    semantic_version: Mapped[str] = mapped_column(String(32), default="")
-    request_key: Mapped[str | None] = mapped_column(String(64))
+    evidence: Mapped[dict[str, Any]]
+    decided_at: Mapped[datetime]
+    decided_by: Mapped[Person]
+    semantic_version: Mapped[Word] = mapped_column(default="")
+    request_key: Mapped[Digest | None]
     """Key of the request for approval that this decision ends: one ending each."""
-    revision: Mapped[int | None] = mapped_column(BigInteger)
+    revision: Mapped[int | None]
     """Of the standing after the move, one decision each; absent where this decision moved nothing."""
-    deleted_at: Mapped[datetime | None] = mapped_column(DateTime(timezone=True))
+    deleted_at: Mapped[datetime | None]
     """When retention deleted the version's weights: the only field that is set later, once."""
 
 
@@ -122,16 +135,16 @@ class ModelStandingRow(Base):
 
     __tablename__ = "model_standing"
 
-    model: Mapped[str] = mapped_column(String(63), primary_key=True)
+    model: Mapped[Name] = mapped_column(primary_key=True)
     champion: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
     """See `training.registry.ledger.entries.AliasHolder`."""
     canary: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
-    revision: Mapped[int] = mapped_column(BigInteger)
-    decisions: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")
+    revision: Mapped[int]
+    decisions: Mapped[int] = mapped_column(default=0, server_default="0")
     """How many there are about the model."""
-    mirrored_revision: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")
+    mirrored_revision: Mapped[int] = mapped_column(default=0, server_default="0")
     """The last one that MLflow's aliases agreed with: an alias that differs from this one was moved by another hand."""
-    mirrored_decisions: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")
+    mirrored_decisions: Mapped[int] = mapped_column(default=0, server_default="0")
     """How many decisions about the model, in their order, MLflow shows."""
     mirrors: Mapped[dict[str, RunningMirror]] = mapped_column(JSON, default=dict)
     """Processes that may be writing to MLflow: name to the revision that each began at, and since when. One that dies leaves its entry."""
@@ -142,8 +155,8 @@ class ModelPipelineRow(Base):
 
     __tablename__ = "model_pipeline"
 
-    model: Mapped[str] = mapped_column(String(63), primary_key=True)
-    pipeline: Mapped[str] = mapped_column(String(63), primary_key=True)
+    model: Mapped[Name] = mapped_column(primary_key=True)
+    pipeline: Mapped[Name] = mapped_column(primary_key=True)
 
 
 class RegisteredVersionRow(Base):
@@ -151,15 +164,15 @@ class RegisteredVersionRow(Base):
 
     __tablename__ = "registered_version"
 
-    model: Mapped[str] = mapped_column(String(63), primary_key=True)
-    weights_digest: Mapped[str] = mapped_column(String(64), primary_key=True)
-    number: Mapped[str] = mapped_column(String(32))
+    model: Mapped[Name] = mapped_column(primary_key=True)
+    weights_digest: Mapped[Digest] = mapped_column(primary_key=True)
+    number: Mapped[Word]
     """Of the version in MLflow's registry."""
-    logged_model: Mapped[str] = mapped_column(String(64))
+    logged_model: Mapped[Digest]
     """Id of the logged model that is the version's source."""
-    artifact_digest: Mapped[str] = mapped_column(String(64))
+    artifact_digest: Mapped[Digest]
     """SHA-256 of the list of the logged model's files, for `load_verified`."""
-    rebuilt_at: Mapped[datetime | None] = mapped_column(DateTime(timezone=True))
+    rebuilt_at: Mapped[datetime | None]
     """When it was made from the store, with the code of that time; absent: the logged model is the one of its evaluation."""
 
 
@@ -168,18 +181,18 @@ class RegistryFindingRow(Base):
 
     __tablename__ = "registry_finding"
 
-    id: Mapped[int] = mapped_column(BigInteger().with_variant(Integer, "sqlite"), primary_key=True)
-    model: Mapped[str] = mapped_column(String(63), index=True)
-    alias: Mapped[str] = mapped_column(String(32))
-    kind: Mapped[str] = mapped_column(String(32))
+    id: Mapped[RowNumber]
+    model: Mapped[Name] = mapped_column(index=True)
+    alias: Mapped[Word]
+    kind: Mapped[Word]
     """See `training.registry.ledger.alias_findings.Kind`."""
-    served: Mapped[str] = mapped_column(String(64))
+    served: Mapped[Digest]
     """Digest of the weights that the alias served; empty: none, or weights that the ledger does not know."""
     words: Mapped[str] = mapped_column(Text)
-    first_seen_at: Mapped[datetime] = mapped_column(DateTime(timezone=True))
-    ended_at: Mapped[datetime | None] = mapped_column(DateTime(timezone=True))
+    first_seen_at: Mapped[datetime]
+    ended_at: Mapped[datetime | None]
     """When the alias agreed with the ledger; absent: it does not yet."""
-    announced_at: Mapped[datetime | None] = mapped_column(DateTime(timezone=True))
+    announced_at: Mapped[datetime | None]
     """When an alert was sent last."""
 
 
@@ -188,15 +201,15 @@ class RollbackOrderRow(Base):
 
     __tablename__ = "rollback_order"
 
-    order_id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    order_id: Mapped[Word] = mapped_column(primary_key=True)
     """SHA-256 over model, weights and revision, its first 32 digits."""
-    model: Mapped[str] = mapped_column(String(63))
-    weights_digest: Mapped[str] = mapped_column(String(64))
-    revision: Mapped[int] = mapped_column(BigInteger)
+    model: Mapped[Name]
+    weights_digest: Mapped[Digest]
+    revision: Mapped[int]
     """Of the standing that the order is about."""
     reason: Mapped[str] = mapped_column(Text)
-    ordered_by: Mapped[str] = mapped_column(String(512))
-    ordered_at: Mapped[datetime] = mapped_column(DateTime(timezone=True))
+    ordered_by: Mapped[Person]
+    ordered_at: Mapped[datetime]
 
 
 class ModelVersionRow(Base):
@@ -208,20 +221,20 @@ class ModelVersionRow(Base):
         UniqueConstraint("model", "semantic_version", name="uq_model_version_semantic"),
     )
 
-    id: Mapped[int] = mapped_column(BigInteger().with_variant(Integer, "sqlite"), primary_key=True)
-    model: Mapped[str] = mapped_column(String(63))
-    weights_digest: Mapped[str] = mapped_column(String(64))
-    semantic_version: Mapped[str] = mapped_column(String(32))
-    input_schema: Mapped[dict[str, str]] = mapped_column(JSON)
+    id: Mapped[RowNumber]
+    model: Mapped[Name]
+    weights_digest: Mapped[Digest]
+    semantic_version: Mapped[Word]
+    input_schema: Mapped[dict[str, str]]
     """Column of a raw frame to its type."""
-    output_schema: Mapped[dict[str, Any]] = mapped_column(JSON)
+    output_schema: Mapped[dict[str, Any]]
     """The label and the task."""
-    recipe_digest: Mapped[str] = mapped_column(String(64))
+    recipe_digest: Mapped[Digest]
     """Over code, features and settings: equal, and only the data is new."""
     framework: Mapped[str] = mapped_column(String(200))
-    snapshot_digest: Mapped[str] = mapped_column(String(64))
+    snapshot_digest: Mapped[Digest]
     code_version: Mapped[str] = mapped_column(String(128))
-    created_at: Mapped[datetime] = mapped_column(DateTime(timezone=True))
+    created_at: Mapped[datetime]
 
 
 class RunMetricRow(Base):
@@ -232,15 +245,15 @@ class RunMetricRow(Base):
 
     run_id: Mapped[str] = mapped_column(String(320), primary_key=True)
     """`<pipeline>:<run_id>`, as the REST API has it."""
-    number: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     """In the journal: a point that is copied again is the same row."""
     attempt: Mapped[int] = mapped_column(Integer)
     """Of the training, from 1."""
     metric_name: Mapped[str] = mapped_column(String(250))
-    step: Mapped[int] = mapped_column(BigInteger)
+    step: Mapped[int]
     value: Mapped[float | None] = mapped_column(Double)
     """Absent where it is not finite."""
-    logged_at: Mapped[datetime] = mapped_column(DateTime(timezone=True))
+    logged_at: Mapped[datetime]
 
 
 class PipelineRow(Base):
@@ -248,13 +261,13 @@ class PipelineRow(Base):
 
     __tablename__ = "pipeline"
 
-    name: Mapped[str] = mapped_column(String(63), primary_key=True)
+    name: Mapped[Name] = mapped_column(primary_key=True)
     description: Mapped[str] = mapped_column(Text)
     schedule: Mapped[str | None] = mapped_column(String(200))
     owner: Mapped[str] = mapped_column(String(1000))
-    dag_config: Mapped[dict[str, Any]] = mapped_column(JSON)
+    dag_config: Mapped[dict[str, Any]]
     """The YAML with its defaults; variables of the environment by their names."""
-    updated_at: Mapped[datetime] = mapped_column(DateTime(timezone=True))
+    updated_at: Mapped[datetime]
 
 
 class PipelineRunRow(Base):
@@ -264,17 +277,17 @@ class PipelineRunRow(Base):
 
     run_id: Mapped[str] = mapped_column(String(320), primary_key=True)
     """`<pipeline>:<run_id>`, as the REST API has it."""
-    pipeline: Mapped[str] = mapped_column(String(63))
+    pipeline: Mapped[Name]
     state: Mapped[str] = mapped_column(String(16), index=True)
     """Airflow's: `queued`, `running`, `success`, `failed`; `lost`: Airflow does not have the run any more."""
-    as_of: Mapped[datetime | None] = mapped_column(DateTime(timezone=True))
+    as_of: Mapped[datetime | None]
     """Absent until the first task has settled it, as `started_at`."""
-    started_at: Mapped[datetime | None] = mapped_column(DateTime(timezone=True))
+    started_at: Mapped[datetime | None]
     """When the first task settled it."""
-    ended_at: Mapped[datetime | None] = mapped_column(DateTime(timezone=True))
+    ended_at: Mapped[datetime | None]
     """When its end was noted."""
-    git_commit: Mapped[str] = mapped_column(String(64))
-    parameters: Mapped[dict[str, Any]] = mapped_column(JSON)
+    git_commit: Mapped[Digest]
+    parameters: Mapped[dict[str, Any]]
     """Keys that the trigger gave, and their values."""
-    resource_spec: Mapped[dict[str, Any]] = mapped_column(JSON)
+    resource_spec: Mapped[dict[str, Any]]
     """`train.placement` and `resources` of the YAML."""
