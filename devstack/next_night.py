@@ -15,7 +15,7 @@ from typing import Final
 from zoneinfo import ZoneInfo
 
 from training.contracts import ExitCode, Instant, JsonObject, instant_of, instant_text
-from training.errors import NightshiftError, Problem, SpecError, shown
+from training.errors import NightshiftError, shown, spec_error
 from training.spec import PipelineSpec, slot_of_day
 from training.spec.schedule.instants import next_slot
 
@@ -132,10 +132,10 @@ def parse_conf(text: str) -> JsonObject:
     except (ValueError, RecursionError):
         conf = None
     if not isinstance(conf, dict):
-        raise SpecError("CONF", [Problem(code="night.conf", message=f"{shown(text)} is not a JSON object", hint=hint)])
+        raise spec_error("CONF", "night.conf", f"{shown(text)} is not a JSON object", hint=hint)
     if "as_of" in conf:
         message = "as_of is chosen by make run"
-        raise SpecError("CONF", [Problem(code="night.conf", message=message, hint="NIGHT=YYYY-MM-DD chooses the night", field="as_of")])
+        raise spec_error("CONF", "night.conf", message, hint="NIGHT=YYYY-MM-DD chooses the night", field="as_of")
     return conf
 
 

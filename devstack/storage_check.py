@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from nightshift.settings import SOURCE, Settings
-from training.errors import DeniedError, Problem, SpecError
+from training.errors import DeniedError, spec_error
 from training.store import Store
 
 ANOTHER_HOME: Final = "set NIGHTSHIFT_HOME to a folder of your own, which may be new"
@@ -44,7 +44,7 @@ def require_home(settings: Settings) -> None:
     """
     if settings.home.exists() and not settings.home.is_dir():
         message, hint = f"{str(settings.home)!r} is a file", "name a folder, or move the file away"
-        raise SpecError(SOURCE, [Problem(code="settings.path", field="NIGHTSHIFT_HOME", message=message, hint=hint)])
+        raise spec_error(SOURCE, "settings.path", message, hint=hint, field="NIGHTSHIFT_HOME")
     if not settings.home.exists() or _is_installation(settings.home):
         return
     found = settings.home.stat()

@@ -37,6 +37,13 @@ def shown(value: object) -> str:
     return text if len(text) <= MAX_VALUE_CHARS else text[: MAX_VALUE_CHARS - 1] + "…"
 
 
+def first_line(err: object) -> str:
+    """Return an error in one line, cut at 300 characters unless it is one of ours, which ends with the remedy."""
+    if isinstance(err, NightshiftError):
+        return " ".join(str(err).split())
+    return (str(err).splitlines() or [type(err).__name__])[0][:300]
+
+
 class NightshiftError(Exception):
     """Base of all. `exit_code` is what the stage's process ends with."""
 
@@ -90,6 +97,11 @@ class SpecError(NightshiftError):
         count = len(self.problems)
         head = f"{self.source}: {count} problem{'s' if count != 1 else ''}"
         return head + "\n" + "\n".join("  " + problem.render(self.source) for problem in self.problems)
+
+
+def spec_error(source: str, code: str, message: str, *, hint: str = "", field: str = "") -> SpecError:
+    """Return the error of a single problem."""
+    return SpecError(source, [Problem(code=code, message=message, hint=hint, field=field)])
 
 
 class DataError(NightshiftError):

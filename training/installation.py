@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from training.errors import Problem, SpecError
+from training.errors import SpecError, spec_error
 
 SOURCE: Final = "environment"
 MAX_DIGITS: Final = 9
@@ -118,7 +118,7 @@ class Seconds(Variable):
 
 
 def _refused(name: str, message: str, *, hint: str) -> SpecError:
-    return SpecError(SOURCE, [Problem(code="settings.number", field=name, message=message, hint=hint)])
+    return spec_error(SOURCE, "settings.number", message, hint=hint, field=name)
 
 
 STOP_NOTICE: Final = Seconds(

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 from nightshift.completion import ASKED, LINE, NamesParser
 from training.command_line import exit_code_of
-from training.errors import Problem, SpecError
+from training.errors import SpecError, spec_error
 from training.installation import HOME, PIPELINES, PYTHON_PATH
 
 
@@ -155,7 +155,7 @@ def checkout_above(folder: Path) -> Path | None:
 
 
 def _refused(code: str, message: str, *, hint: str) -> SpecError:
-    return SpecError("nightshift", [Problem(code=code, message=message, hint=hint)])
+    return spec_error("nightshift", code, message, hint=hint)
 
 
 def _version() -> str:

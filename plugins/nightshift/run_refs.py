@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from training.errors import Problem, SpecError, shown
+from training.errors import shown, spec_error
 from training.store import Store
 from training.store.chains import Chain
 
@@ -22,7 +22,7 @@ def check_run_id(run_id: str) -> None:
     if not re.fullmatch(RUN_ID_RULE, run_id):
         message = f"the run id {shown(run_id)} cannot name a folder in the store"
         hint = "trigger the run again, with an id of letters, digits and _ . ~ : + -, or without one"
-        raise SpecError("trigger", [Problem(code="run.id", message=message, hint=hint, field="dag_run_id")])
+        raise spec_error("trigger", "run.id", message, hint=hint, field="dag_run_id")
 
 
 def settled_ref(store: Store, dag_id: str, run_id: str) -> Chain:

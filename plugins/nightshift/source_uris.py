@@ -14,7 +14,7 @@ from typing import Final
 
 from nightshift.json_files import read_object
 from nightshift.settings import NAMED_PLACES, Settings
-from training.errors import NightshiftError, Problem, SpecError, shown
+from training.errors import NightshiftError, shown, spec_error
 from training.installation import is_place_name
 from training.spec import PipelineSpec, resolve_uris
 from training.spec.uris import is_place, webhook_variable
@@ -70,5 +70,5 @@ def resolved(spec: PipelineSpec, settings: Settings, environ: Mapping[str, str] 
             f"{webhook} is a place of data, not the address of a webhook",
             f"name another variable, or take it out of {NAMED_PLACES.name}",
         )
-        raise SpecError(spec.name, [Problem(code="uri.forbidden", message=message, hint=hint, field="alerts.webhook")])
+        raise spec_error(spec.name, "uri.forbidden", message, hint=hint, field="alerts.webhook")
     return resolve_uris(spec, places, environ)

@@ -25,7 +25,7 @@ NOT_CODES: Final = re.compile(
 )
 RAISED_AS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("Problem", "Violation", "refusal", "problem_at", "_fatal", "_fits", "_note", "_refuse", "_refused"), "SpecError"),
-    **dict.fromkeys(("Registry", "implementation", "imported"), "SpecError"),
+    **dict.fromkeys(("Registry", "implementation", "imported", "spec_error"), "SpecError"),
     **dict.fromkeys(("CheckResult", "result", "_result"), "check of the validation report"),
     **dict.fromkeys(("AttemptEnd", "LaunchStatus", "_of_code"), "outcome of an attempt"),
     "BadDayError": "SpecError",
@@ -123,7 +123,7 @@ def _codes(call: ast.Call) -> list[str]:
     name = _called(call)
     given = [keyword.value for keyword in call.keywords if keyword.arg == "code"]
     if name in RAISED_AS or any(keyword.arg == "hint" for keyword in call.keywords):
-        given += call.args
+        given += call.args[name == "spec_error" :]
     elif name.endswith("Error") and name != "SpecError":
         given += call.args[:1]
     for argument in given:

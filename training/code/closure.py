@@ -14,7 +14,7 @@ from typing import Final
 
 from training.code.imports import Imports, ImportsCache, Statement
 from training.contracts import canonical_json, sha256_hex
-from training.errors import Problem, SpecError
+from training.errors import Problem, SpecError, spec_error
 from training.installation import MODEL_PATH
 from training.spec.descriptors.families import own_packages
 
@@ -180,7 +180,7 @@ def closure(roots: Iterable[str], *, sources: Sources | None = None, cache: Impo
         if not any(name == root for name, _ in sources.modules(root)):
             message = f"the module {root} is not found, so its code cannot be part of the work's name"
             hint = f"put its package into {MODEL_PATH.name} or install it, where Airflow's tasks run"
-            raise SpecError("code", [Problem(code="code.missing", message=message, hint=hint)])
+            raise spec_error("code", "code.missing", message, hint=hint)
     files: dict[str, str] = {}
     tops: set[str] = set()
     for module in walk(roots, sources, cache, _used):

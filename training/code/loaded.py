@@ -9,7 +9,7 @@ from types import ModuleType
 
 from training.code.closure import Sources
 from training.contracts import sha256_hex
-from training.errors import Problem, SpecError
+from training.errors import spec_error
 from training.installation import MODEL_PATH
 
 MAX_NAMES = 5
@@ -36,11 +36,11 @@ class LoadedCode:
                 remedy = (
                     f"install {_listed(absent)} where stages run, or set {MODEL_PATH.name} to its folder: stages do not inherit PYTHONPATH"
                 )
-                raise SpecError("request", [Problem(code="code.mismatch", message=message, hint=remedy)])
+                raise spec_error("request", "code.mismatch", message, hint=remedy)
             hint = (
                 "trigger the run again; in a cluster build Airflow's image and the stages' from the same commit, or pin the latter's digest"
             )
-            raise SpecError("request", [Problem(code="code.mismatch", message=message, hint=hint)])
+            raise spec_error("request", "code.mismatch", message, hint=hint)
 
     def check(self) -> None:
         """Check all modules that are loaded now; the work may be committed if this raises nothing.
@@ -57,16 +57,16 @@ class LoadedCode:
         if outside := sorted({file for file in loaded.values() if file not in self._files}):
             message = f"the stage imported what its name does not cover: {_listed(outside)}"
             hint = "write the import as a statement, in a function if it must be late; an import by a computed name is not found"
-            raise SpecError("code", [Problem(code="code.outside", message=message, hint=hint)])
+            raise spec_error("code", "code.outside", message, hint=hint)
         if elsewhere := sorted(path for name, file in loaded.items() if (path := self._elsewhere(file, sys.modules.get(name))) is not None):
             message = f"this process imported other files than its work is named after: {_listed(elsewhere)}"
             hint = f"rename or remove these: they come before {MODEL_PATH.name} on the path of imports"
-            raise SpecError("request", [Problem(code="code.mismatch", message=message, hint=hint)])
+            raise spec_error("request", "code.mismatch", message, hint=hint)
         early = {file for name, file in loaded.items() if name in self._at_start}
         if changed := self._different({name: digest for name, digest in self._files.items() if name not in early}):
             # What was loaded at the start is in memory as it was; the rest may be from before or after the edit.
             message = f"edited while the stage ran: {_listed(changed)}"
-            raise SpecError("code", [Problem(code="code.changed", message=message, hint="trigger the run again")])
+            raise spec_error("code", "code.changed", message, hint="trigger the run again")
 
     def _different(self, files: Mapping[str, str]) -> list[str]:
         return sorted(name for name, digest in files.items() if self._digest(name) != digest)

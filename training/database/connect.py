@@ -18,7 +18,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session
 
 from training.database.outages import wait_on_connect
-from training.errors import DataError, Problem, SpecError, UnavailableError, shown
+from training.errors import DataError, SpecError, UnavailableError, first_line, shown, spec_error
 from training.installation import DATABASE, home_folder
 from training.sanitizing import masked as without_secrets
 
@@ -94,7 +94,7 @@ def database_faults() -> Iterator[None]:
     except PoolTimeoutError as err:
         raise UnavailableError("database.unavailable", f"no connection to the database became free: {err}") from err
     except DBAPIError as err:
-        place, reason = _place_of(err), without_secrets(str(err.orig).splitlines()[0])
+        place, reason = _place_of(err), without_secrets(first_line(err.orig))
         if any(sign in reason for sign in DAMAGED):
             hint = "restore it from a backup; or move it away, and the history of decisions begins empty"
             raise DataError("database.damaged", f"{place} is damaged or not a SQLite database: {reason}", hint=hint) from err
@@ -184,7 +184,7 @@ def parse_url(text: str) -> URL:
 
 
 def _refused(message: str, *, hint: str) -> SpecError:
-    return SpecError("environment", [Problem(code="database.url", field=DATABASE.name, message=message, hint=hint)])
+    return spec_error("environment", "database.url", message, hint=hint, field=DATABASE.name)
 
 
 def _make_folder(folder: Path) -> None:

@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.utils.checkpoint import checkpoint
 
-from training.errors import Problem, SpecError
+from training.errors import spec_error
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ def checkpoint_activations(blocks: Sequence[nn.Module], mode: Mode) -> int:
         )
         message = f"activation_checkpointing is {mode}, and the model has no block for it: {found}"
         hint = "remove the key, or return the blocks from the method blocks of your class"
-        raise SpecError("train.activation_checkpointing", [Problem(code="activations.blocks", message=message, hint=hint)])
+        raise spec_error("train.activation_checkpointing", "activations.blocks", message, hint=hint)
     chosen = fitting[:: EVERY[mode]]
     for block in chosen:
         block.forward = functools.partial(_twice, block.forward)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final, Self
 
-from training.errors import Problem, SpecError
+from training.errors import spec_error
 from training.installation import LOCAL_RANK, WholeNumber
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def backend_of(places: Sequence[DevicePlace]) -> str:
     if len(without) < len(places):
         message = f"{len(places) - len(without)} of {len(places)} ranks have a GPU; ranks without one: {_listed(without)}"
         hint = f"run all nodes of the training with GPUs and the same image; {WITHOUT_GPU}"
-        raise SpecError("train.placement", [Problem(code="device.mixed", field="train.placement", message=message, hint=hint)])
+        raise spec_error("train.placement", "device.mixed", message, hint=hint, field="train.placement")
     return "gloo"
 
 
@@ -95,7 +95,7 @@ def check_expected(device: torch.device | DevicePlace, expected: str | None) -> 
     if expected is not None and device.type != expected:
         message = f"the training is to run on {expected}, this process has only {device.type} (torch {importlib.metadata.version('torch')})"
         hint = f"check the GPU's driver, CUDA_VISIBLE_DEVICES and the image's build of torch; {WITHOUT_GPU}"
-        raise SpecError("train.placement", [Problem(code="device.missing", field="train.placement.gpus", message=message, hint=hint)])
+        raise spec_error("train.placement", "device.missing", message, hint=hint, field="train.placement.gpus")
     if expected is None and device.type != "cpu":
         logger.warning("training on %s, which is not part of this work's id", device.type)
 

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from training.engine.uncompiled_torch import Eager, Kind, unwrapped
-from training.errors import Problem, SpecError
+from training.errors import spec_error
 
 SGD_MOMENTUM: Final = 0.9
 MUON_MOMENTUM: Final = 0.95
@@ -149,9 +149,9 @@ def check_matrices(module: nn.Module, names: Collection[str]) -> frozenset[str]:
         found = f"shape {list(parameters[wrong].shape)}" if wrong in parameters else "no parameter of this name"
         message = f"muon_parameters names {wrong} ({found}); muon updates 2-D parameters"
         hint = "return names of 2-D parameters from muon_parameters of the class"
-        raise SpecError("train.optimizer", [Problem(code="optimizer.muon", field="train.optimizer", message=message, hint=hint)])
+        raise spec_error("train.optimizer", "optimizer.muon", message, hint=hint, field="train.optimizer")
     if not names:
         message = "the module has no matrix of a hidden layer for muon: AdamW would update every parameter"
         hint = "set optimizer: adamw, or return names of 2-D parameters from muon_parameters of the class"
-        raise SpecError("train.optimizer", [Problem(code="optimizer.muon", field="train.optimizer", message=message, hint=hint)])
+        raise spec_error("train.optimizer", "optimizer.muon", message, hint=hint, field="train.optimizer")
     return frozenset(names)

@@ -11,7 +11,7 @@ from typing import Final
 import torch
 
 from training.engine.checkpoint.format import ScaleEntry
-from training.errors import DivergedError, Problem, SpecError
+from training.errors import DivergedError, spec_error
 
 logger = logging.getLogger(__name__)
 
@@ -38,8 +38,9 @@ def choose_precision(asked: str, device: torch.device) -> str:
         logger.info("precision %s (auto on %s)", chosen, device.type)
         return chosen
     if asked not in DTYPES:
-        problem = Problem(code="precision.unsupported", message=f"there is no precision {asked!r}", hint="use auto, fp32, bf16 or fp16")
-        raise SpecError("train.precision", [problem])
+        raise spec_error(
+            "train.precision", "precision.unsupported", f"there is no precision {asked!r}", hint="use auto, fp32, bf16 or fp16"
+        )
     return asked
 
 

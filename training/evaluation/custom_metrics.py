@@ -9,7 +9,7 @@ from numbers import Real
 import numpy as np
 from numpy.typing import NDArray
 
-from training.errors import DataError, Problem, SpecError, shown
+from training.errors import DataError, shown, spec_error
 from training.evaluation.metrics.metric import OwnMetric
 from training.installation import MODEL_PACKAGES
 from training.spec.descriptors.families import is_own, own_packages
@@ -33,10 +33,9 @@ def load_own_metrics(places: Mapping[str, str]) -> dict[str, OwnMetric]:
 def _load(place: str) -> Callable[..., object]:
     if not is_own(place):
         allowed = f"allowed packages ({MODEL_PACKAGES.name}): {', '.join(own_packages()) or 'none'}"
-        problem = Problem(
-            code="metric.place", message=f"{shown(place)} is not a package.module:function of an allowed package", hint=allowed
+        raise spec_error(
+            "evaluate.metrics", "metric.place", f"{shown(place)} is not a package.module:function of an allowed package", hint=allowed
         )
-        raise SpecError("evaluate.metrics", [problem])
     hint = "write function(labels, scores, groups) -> float"
     found: Callable[..., object] = imported(place, place, callable, code="metric.unknown", hint=hint)
     return found

@@ -14,7 +14,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compr
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from training.errors import Problem, SpecError
+from training.errors import spec_error
 
 POWERSGD_RANK: Final = 4
 UNCOMPRESSED_STEPS: Final = 10
@@ -48,6 +48,7 @@ class Compression:
             return
         if self.kind == "bf16" and dist.get_backend() != "nccl":
             message = f"gradient_compression bf16 needs NCCL: {dist.get_backend()}, which processes without GPUs use, adds up no bf16"
-            problem = Problem(code="compression.unsupported", message=message, hint="set gradient_compression to fp16 or powersgd")
-            raise SpecError("train.gradient_compression", [problem])
+            raise spec_error(
+                "train.gradient_compression", "compression.unsupported", message, hint="set gradient_compression to fp16 or powersgd"
+            )
         wrapped.register_comm_hook(None, fp16_compress_hook if self.kind == "fp16" else bf16_compress_hook)

@@ -13,7 +13,7 @@ from typing import Final
 from torch import nn
 
 from training.data.dataset.loader import Batch
-from training.errors import Problem, SpecError
+from training.errors import Problem, SpecError, spec_error
 
 Cut = Callable[[nn.Module, int], Sequence[nn.Module]]
 """Of a model and a number of stages to the stages."""
@@ -26,7 +26,7 @@ def no_cut(model: str, num_stages: int) -> SpecError:
     """Return the refusal of a model that is not cut into so many stages."""
     message = f"{model} is not cut into {num_stages} stages (its pipeline_stages returns None)"
     hint = "write the method pipeline_stages of the class (docs/large-models.md); or use parallel.shard, which needs none"
-    return SpecError("train.parallel", [Problem(code="parallel.no_pipeline_cut", field=FIELD, message=message, hint=hint)])
+    return spec_error("train.parallel", "parallel.no_pipeline_cut", message, hint=hint, field=FIELD)
 
 
 def wrong_cut(*messages: str) -> SpecError:
@@ -39,7 +39,7 @@ def shared_gpus() -> SpecError:
     """Return the refusal of processes that share GPUs."""
     message = "processes share GPUs, and gloo, which they then use, hands over no activations of a GPU"
     hint = "give each process a GPU of its own (placement.gpus equal to processes_per_node), or use parallel.shard"
-    return SpecError("train.parallel", [Problem(code="parallel.shared_gpu", field=FIELD, message=message, hint=hint)])
+    return spec_error("train.parallel", "parallel.shared_gpu", message, hint=hint, field=FIELD)
 
 
 def names_of_stages(module: nn.Module, stages: Sequence[nn.Module], num_stages: int) -> list[list[str]]:

@@ -26,7 +26,7 @@ from training.engine.optimizers import MakeMuon
 from training.engine.parallel.gang import Gang
 from training.engine.parallel.strategy import SumLoss
 from training.engine.precision import DTYPES
-from training.errors import Problem, SpecError, shown
+from training.errors import shown, spec_error
 from training.large.clipping import clip_divided_gradients
 from training.large.divided_model import DividedModel
 from training.large.divided_muon import DividedMuon
@@ -95,7 +95,7 @@ def _explained(*, has_plan: bool) -> Iterator[None]:
             raise mixed(err) from err
         message = f"the model reads the weight of a block or a large layer outside of its forward, where it is divided: {str(err)[:300]}"
         hint = "call the layer itself; for an output layer that uses the embedding's weight: self.head.weight = self.embedding.weight"
-        raise SpecError("train.model", [Problem(code="parallel.used_outside", message=message, hint=hint)]) from err
+        raise spec_error("train.model", "parallel.used_outside", message, hint=hint) from err
 
 
 def _check_shapes(module: nn.Module) -> None:
@@ -108,7 +108,7 @@ def _check_shapes(module: nn.Module) -> None:
     if names:
         message = f"parameters of a sharded model have a dimension; these have none: {', '.join(names[:5])}"
         hint = "write nn.Parameter(torch.ones(1)) instead of nn.Parameter(torch.tensor(1.0))"
-        raise SpecError("train.model", [Problem(code="parallel.scalar", message=message, hint=hint)])
+        raise spec_error("train.model", "parallel.scalar", message, hint=hint)
 
 
 def _check_averaged(module: nn.Module) -> None:
@@ -121,7 +121,7 @@ def _check_averaged(module: nn.Module) -> None:
         if any(group._partial_reduce_output is not None for group in _groups_of(block)):
             message = f"the block {shown(name)} has gradients of some micro-batches of a step, and none of the last one"
             hint = "let each forward pass use all blocks, or remove train.micro_batch_size"
-            raise SpecError("train.model", [Problem(code="parallel.unused_block", message=message, hint=hint)])
+            raise spec_error("train.model", "parallel.unused_block", message, hint=hint)
 
 
 def _groups_of(block: nn.Module) -> Iterator[Any]:
@@ -167,7 +167,7 @@ class _Reductions:
         if most != -least:
             message = "processes have gradients of different parameters in the same step: the model uses some layers for some rows only"
             hint = "let each forward pass use all layers, also where no row needs them, such as by adding 0 times their output"
-            raise SpecError("train.model", [Problem(code="parallel.unused_block", message=message, hint=hint)])
+            raise spec_error("train.model", "parallel.unused_block", message, hint=hint)
 
 
 class ShardedModel(DividedModel):

@@ -18,7 +18,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.distributed.tensor.parallel.style import ParallelStyle
 from torch.distributed.tensor.placement_types import Placement, Replicate, Shard
 
-from training.errors import Problem, SpecError
+from training.errors import SpecError, spec_error
 from training.large.mesh import TENSOR
 from training.large.tensor_plan import HINT, Division, TensorPlan, checked
 
@@ -77,7 +77,7 @@ def _check_even(states: torch.Tensor, size: int) -> None:
     if length % size:
         message = f"a sequence of {length} positions cannot be divided over tensor ({size})"
         hint = f"pad sequences to a multiple of {size} positions, or write a tensor_plan without sequence"
-        raise SpecError("train.parallel", [Problem(code="parallel.tensor_plan", field="train.parallel.tensor", message=message, hint=hint)])
+        raise spec_error("train.parallel", "parallel.tensor_plan", message, hint=hint, field="train.parallel.tensor")
 
 
 class _Sequence(ParallelStyle):
@@ -153,7 +153,7 @@ def mixed(err: RuntimeError) -> SpecError:
     reason = str(err)[:300]
     message = f"the model reads the weight of a divided layer outside of its forward, or has a whole layer in a gathered module: {reason}"
     hint = "call the layer itself; name all layers of a module that the plan gathers, or gather in its layers (takes: sequence)"
-    return SpecError("train.parallel", [Problem(code="parallel.tensor_plan", field="train.parallel.tensor", message=message, hint=hint)])
+    return spec_error("train.parallel", "parallel.tensor_plan", message, hint=hint, field="train.parallel.tensor")
 
 
 Places = list[tuple[nn.Module, str, str]]
@@ -176,8 +176,7 @@ def _share_again(shared: list[Places]) -> None:
             other = getattr(layer, name)
             if getattr(other, "placements", None) != getattr(kept, "placements", None):
                 message = f"{first[2]} and {full_name} are one parameter, and the plan divides them differently"
-                problem = Problem(code="parallel.tensor_plan", field="train.parallel.tensor", message=message, hint=HINT)
-                raise SpecError("train.parallel", [problem])
+                raise spec_error("train.parallel", "parallel.tensor_plan", message, hint=HINT, field="train.parallel.tensor")
             setattr(layer, name, kept)
 
 
@@ -209,7 +208,7 @@ def check_alike(parameters: Mapping[str, nn.Parameter], total: torch.Tensor, mes
         if names[0] == "the loss":
             message = "the processes that share layers have different losses: one computes with a part as if it were whole"
         hint = "name the layers that work on a part (a norm between divided layers: sequence), or let the layer before give whole"
-        raise SpecError("train.parallel", [Problem(code="parallel.tensor_plan", field="train.parallel.tensor", message=message, hint=hint)])
+        raise spec_error("train.parallel", "parallel.tensor_plan", message, hint=hint, field="train.parallel.tensor")
 
 
 def _is_whole(parameter: nn.Parameter) -> bool:

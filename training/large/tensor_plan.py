@@ -20,7 +20,7 @@ from typing import Final, Literal
 
 from torch import nn
 
-from training.errors import Problem, SpecError
+from training.errors import Problem, SpecError, spec_error
 
 Kind = Literal["column", "row", "sequence", "features", "gather"]
 Extent = Literal["whole", "features", "sequence"]
@@ -54,7 +54,7 @@ def no_plan(model: str) -> SpecError:
     """Return the refusal of a model that has no plan."""
     message = f"parallel.tensor divides layers, and {model} does not say how (its tensor_plan returns None)"
     hint = "write the method tensor_plan of the class (docs/large-models.md); or use parallel.shard, which needs none"
-    return SpecError("train.parallel", [Problem(code="parallel.no_tensor_plan", field="train.parallel.tensor", message=message, hint=hint)])
+    return spec_error("train.parallel", "parallel.no_tensor_plan", message, hint=hint, field="train.parallel.tensor")
 
 
 def checked(module: nn.Module, plan: TensorPlan, size: int) -> dict[str, Division]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from training.errors import Problem, SpecError
+from training.errors import spec_error
 
 if TYPE_CHECKING:
     # A registered model carries what is imported above, and nothing else: scoring needs neither spec nor store.
@@ -120,10 +120,9 @@ class Family(ABC):
             DataError: `artifact.*`, the file is damaged, or not a model of this input and this task.
         """
         model = artifact.spec.train.model
-        problem = Problem(
-            code="artifact.family", message=f"{model} takes no model from outside", hint="use another format, or train it here"
+        raise spec_error(
+            "train.model", "artifact.family", f"{model} takes no model from outside", hint="use another format, or train it here"
         )
-        raise SpecError("train.model", [problem])
 
     def layout(self, spec: PipelineSpec, gang: Gang | Alone, dataset_path: Path, dataset_meta: DatasetMeta) -> Layout:
         """Return how the processes of a gang share the model; a family that has layouts chooses one for `train.parallel: auto`.

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from training.command_line import describe
 from training.contracts import ExitCode
-from training.errors import Problem, SpecError, shown
+from training.errors import SpecError, shown, spec_error
 from training.spec.reader.loader import load_spec
 from training.spec.scalar_types import parse_size
 from training.spec.sections.train import Parallel
@@ -49,7 +49,7 @@ def _plan(options: argparse.Namespace) -> int:
         family = load_family(spec.train.model)
         if not isinstance(family, TorchFamily):
             message = f"{spec.train.model} is not a torch family: it has no layout"
-            raise SpecError("train.model", [Problem(code="layout.family", field="train.model", message=message, hint="use a torch family")])
+            raise spec_error("train.model", "layout.family", message, hint="use a torch family", field="train.model")
         rows_of_a_group = _group_rows(options.group_rows, has_groups=spec.data.group is not None)
         found = plan_of(family, spec, features, devices, rows_of_a_group=rows_of_a_group)
     except SpecError as err:
@@ -76,7 +76,7 @@ def _size(text: str) -> int:
     except PydanticCustomError as err:
         context = err.context or {}
         message = f"--memory: {context.get('message', err)}"
-        raise SpecError("nightshift layout", [Problem(code="layout.devices", message=message, hint=str(context.get("hint", "")))]) from None
+        raise spec_error("nightshift layout", "layout.devices", message, hint=str(context.get("hint", ""))) from None
 
 
 def _group_rows(given: int | None, *, has_groups: bool) -> int | None:
@@ -84,7 +84,7 @@ def _group_rows(given: int | None, *, has_groups: bool) -> int | None:
         return given
     message = f"--group-rows must be at least 1, got {given}" if has_groups else "--group-rows: the spec has no data.group"
     hint = "set the mean number of rows of a group" if has_groups else "remove the option"
-    raise SpecError("nightshift layout", [Problem(code="layout.group_rows", message=message, hint=hint)])
+    raise spec_error("nightshift layout", "layout.group_rows", message, hint=hint)
 
 
 def _cardinalities(given: Sequence[str]) -> dict[str, int]:
@@ -94,6 +94,6 @@ def _cardinalities(given: Sequence[str]) -> dict[str, int]:
         if not name or not number.isdecimal() or not 1 <= int(number) <= 2**31:
             message = f"--cardinality {shown(text)} is not NAME=NUMBER"
             hint = "write the feature's name and how many different ids it has: carrier=17"
-            raise SpecError("nightshift layout", [Problem(code="layout.cardinality", message=message, hint=hint)])
+            raise spec_error("nightshift layout", "layout.cardinality", message, hint=hint)
         found[name] = int(number)
     return found

@@ -17,7 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from training.data.dataset.loader import Batch, Loader, ShardSet
 from training.data.dataset.shard_format import FeatureEntry
-from training.errors import Problem, SpecError
+from training.errors import spec_error
 from training.models.base import Family, FitContext, FitResult, ImportedArtifact, Scorer
 
 if TYPE_CHECKING:
@@ -241,7 +241,7 @@ class TorchFamily(Family):
         if task == "multiclass" and type(self).load is TorchFamily.load:
             message = f"{model} gives one number per row, and the task multiclass needs a probability per class"
             hint = "set train.model: boosted_trees; or override `load` in the class so that its scorer returns [rows, classes]"
-            raise SpecError("train.model", [Problem(code="model.task", message=message, hint=hint)])
+            raise spec_error("train.model", "model.task", message, hint=hint)
 
     def _check_weights(self, spec: PipelineSpec) -> None:
         """Refuse weights that the loss would not count."""
@@ -250,7 +250,7 @@ class TorchFamily(Family):
         if given and not self.counts_weights:
             message = f"{given[0]} is set, and the loss of {spec.train.model} does not count weights"
             hint = f'multiply by batch["weight"] in `loss` and set counts_weights = True in the class; or remove {" and ".join(given)}'
-            raise SpecError("train.model", [Problem(code="model.weight", message=message, hint=hint)])
+            raise spec_error("train.model", "model.weight", message, hint=hint)
 
     def _asked_tensor_plan(self, model: str, module: nn.Module) -> TensorPlan:
         plan = self.tensor_plan(module)
@@ -305,7 +305,7 @@ def _check_batch_norm(module: nn.Module, loader: Loader, train: Train, num_ranks
     )
     wanted = " and ".join(f"{key} to {loader.rows_for(units)} or more" for key, units in keys.items())
     hint = f"set {wanted}, or use a norm of the row's own values (nn.LayerNorm)"
-    raise SpecError("train.batch_size", [Problem(code="model.batch_norm", message=message, hint=hint)])
+    raise spec_error("train.batch_size", "model.batch_norm", message, hint=hint)
 
 
 def _schedule(train: Train, total_steps: int) -> Schedule:

@@ -15,7 +15,7 @@ from training.data.features.datetime_parts import PERIODS
 from training.data.features.fitting import DEFAULT_BUCKETS, DEFAULT_HASH_BUCKETS, DEFAULT_MAX_CATEGORIES
 from training.data.features.text_ngrams import DEFAULT_TEXT_BUCKETS, text_cells
 from training.engine.parallel.gang import Gang
-from training.errors import Problem, SpecError
+from training.errors import spec_error
 from training.large.planning.costs import StepWork
 from training.large.planning.devices import KINDS, Device, Devices
 from training.large.planning.planner import Plan, check_fits, judged, plan
@@ -110,7 +110,7 @@ def planned_features(spec: PipelineSpec, cardinalities: Mapping[str, int]) -> tu
         names = ", ".join(unknown or missing)
         message = f"--cardinality: no feature with ids: {names}" if unknown else f"the spec does not limit the number of ids: {names}"
         hint = f"features with ids: {', '.join(sorted(ids)) or 'none'}; give each as --cardinality NAME=NUMBER"
-        raise SpecError("nightshift layout", [Problem(code="layout.cardinality", message=message, hint=hint)])
+        raise spec_error("nightshift layout", "layout.cardinality", message, hint=hint)
     assumed = [
         f"{_listed(names)}: {size:,} ids each, as many as the transform {transform} allows (--cardinality NAME=NUMBER)"
         for (transform, size), names in at_most.items()

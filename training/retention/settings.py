@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 from pydantic import AfterValidator, Field, ValidationError
 
-from training.errors import Problem, SpecError
+from training.errors import SpecError, spec_error
 from training.installation import Variable
 from training.spec.reader.problems import in_order, problems_of
 from training.spec.reader.yaml import read_document
@@ -72,12 +72,12 @@ def load_retention(environ: Mapping[str, str] = os.environ) -> Retention:
     if not source.startswith("/"):
         # Services, tasks and shells have different working folders.
         message, hint = "is not an absolute path", "begin it with /"
-        raise SpecError("the environment", [Problem(code="settings.path", field=RETENTION.name, message=message, hint=hint)])
+        raise spec_error("the environment", "settings.path", message, hint=hint, field=RETENTION.name)
     try:
         text = Path(source).read_bytes()
     except OSError as err:
         message = f"cannot be read: {err.strerror}"
-        raise SpecError(source, [Problem(code="settings.retention", message=message, hint=f"{RETENTION.name} names the file")]) from err
+        raise spec_error(source, "settings.retention", message, hint=f"{RETENTION.name} names the file") from err
     document = read_document(text, source)
     try:
         found = Retention.model_validate(document.value)

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Final
 
-from training.errors import Problem, SpecError
+from training.errors import spec_error
 from training.installation import LOCAL_RANK, Variable
 from training.runtime.context import StopFlag
 
@@ -58,7 +58,7 @@ def watching(stop: StopFlag) -> Iterator[None]:
     cloud, _, host = text.partition("@")
     if cloud not in HOSTS or (host and not host.startswith("http://")):
         message = "is not the metadata service of a cloud"
-        raise SpecError("environment", [Problem(code="settings.notice", field=NOTICE.name, message=message, hint=HINT)])
+        raise spec_error("environment", "settings.notice", message, hint=HINT, field=NOTICE.name)
     ask, is_over = ASKS[cloud], threading.Event()
     where = host.rstrip("/") or HOSTS[cloud]
     threading.Thread(target=_watch, args=(ask, where, stop, is_over), name="preemption notice", daemon=True).start()

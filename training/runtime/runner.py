@@ -24,14 +24,7 @@ from typing import Final, NoReturn
 
 from training.code.loaded import LoadedCode
 from training.contracts import ExitCode, StageRequest, StageResult, Usage, instant_text
-from training.errors import (
-    LeaseLostError,
-    NightshiftError,
-    PreemptedError,
-    Problem,
-    SpecError,
-    shown,
-)
+from training.errors import LeaseLostError, NightshiftError, PreemptedError, SpecError, shown, spec_error
 from training.installation import RANK, STOP_NOTICE, TORCHRUN_ID, WORLD_SIZE
 from training.process import liveness
 from training.process.child import bind_to_parent
@@ -187,7 +180,7 @@ def _check_startable(request: StageRequest, work_folder: WorkFolder) -> LoadedCo
     if request.code_version and not request.code_files and request.code_version != given:
         message = f"this process runs code {shown(given or 'without a digest')}, the work is that of code {shown(request.code_version)}"
         hint = "build Airflow's image and the stages' from the same commit, or pin the stages' by its digest"
-        raise SpecError("request", [Problem(code="code.mismatch", message=message, hint=hint)])
+        raise spec_error("request", "code.mismatch", message, hint=hint)
     code = LoadedCode(request.code_files)
     # Before hours of work: what the stage's own module imports is loaded by now.
     code.check()

@@ -8,7 +8,7 @@ from typing import Final
 
 from pydantic_core import PydanticCustomError
 
-from training.errors import Problem, SpecError
+from training.errors import spec_error
 from training.installation import Variable
 from training.runtime.available_memory import memory_limit_bytes
 from training.spec.scalar_types import parse_size
@@ -42,7 +42,7 @@ def size_of(variable: Variable, default_bytes: int, environ: Mapping[str, str] =
         hint = "write a number and a unit: 512MiB, 16GiB"
         message = "is not a size"
         # The cause quotes the value.
-        raise SpecError("environment", [Problem(code="resources.memory", field=variable.name, message=message, hint=hint)]) from None
+        raise spec_error("environment", "resources.memory", message, hint=hint, field=variable.name) from None
 
 
 def stage_memory_bytes(environ: Mapping[str, str] = os.environ) -> int:

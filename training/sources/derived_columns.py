@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from training.errors import DataError, shown
+from training.errors import DataError, first_line, shown
 from training.sources.arrow_schema import ARROW_TYPES, require
 from training.sources.local_times import ClockRules, instants_of, on_clock
 from training.sources.table_contract import TableContract
@@ -65,7 +65,7 @@ def derive(contract: TableContract, table: pa.Table, *, source: str) -> pa.Table
             except duckdb.Error as err:
                 raise DataError(
                     "derive.failed",
-                    f"{source}: {where} cannot be computed: {str(err).splitlines()[0]}",
+                    f"{source}: {where} cannot be computed: {first_line(err)}",
                     hint=f"its expression is {shown(derived.sql)}",
                 ) from err
             connection.unregister("source_rows")

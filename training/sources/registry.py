@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from training.errors import DataError, NightshiftError, Problem, SpecError, UnavailableError, shown
+from training.errors import DataError, NightshiftError, UnavailableError, shown, spec_error
 from training.sanitizing import masked
 from training.sources.interface import PartContent, Source, SourcePart, SourceWindow
 from training.sources.table_contract import TableContract
@@ -31,7 +31,7 @@ def source_of(contract: TableContract) -> Source:
     if SOURCES.package_of(kind) is None:
         where = "where Airflow parses DAG files and where stages run"
         message = f"table {shown(contract.name)} is of the kind {shown(kind)}, which is not installed here"
-        raise SpecError("data", [Problem(code="source.unknown", message=message, hint=f"install the distribution that adds it {where}")])
+        raise spec_error("data", "source.unknown", message, hint=f"install the distribution that adds it {where}")
     hint = "assign SOURCE = a class with the methods of training.sources.interface.Source"
     return _InstalledSource(contract, imported(kind, SOURCES.implementation_of(kind), _is_source, code="source.not_a_source", hint=hint))
 

@@ -11,7 +11,7 @@ from typing import Final
 import duckdb
 import pyarrow as pa
 
-from training.errors import DataError, shown
+from training.errors import DataError, first_line, shown
 from training.sources.arrow_schema import require
 from training.sources.table_contract import RowSample, TableContract
 from training.sql.expressions import columns_of, hardened, literal, quoted
@@ -63,7 +63,7 @@ def _where(contract: TableContract, sql: str, table: pa.Table, *, source: str) -
                 raise DataError("where.type", f"{where}: {shown(sql)} gives {found}, it must give true or false", hint=hint)
             return connection.sql(f"SELECT * FROM source_rows WHERE ({sql}\n)").to_arrow_table()  # noqa: S608 - checked by columns_of
         except duckdb.Error as err:
-            message = f"{source}: {where} cannot be computed: {str(err).splitlines()[0]}"
+            message = f"{source}: {where} cannot be computed: {first_line(err)}"
             raise DataError("where.failed", message, hint=f"its expression is {shown(sql)}") from err
 
 

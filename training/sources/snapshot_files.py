@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from training.errors import DataError, NightshiftError, UnavailableError, shown
+from training.errors import DataError, NightshiftError, UnavailableError, first_line, shown
 from training.runtime.exhausted_resources import machine_limit
 from training.sanitizing import masked
 from training.sources.arrow_schema import ARROW_TYPES, check_named, declared_columns, require, schema_of, type_name
@@ -335,5 +335,5 @@ def _decoded_bytes(file: pq.ParquetFile, columns: list[str], path: Path, limit_b
 
 def _not_parquet(source: str, err: Exception) -> NightshiftError:
     return machine_limit(err) or DataError(
-        "format.parquet", f"{source} cannot be read as Parquet: {str(err).splitlines()[0]}", hint="write the file again"
+        "format.parquet", f"{source} cannot be read as Parquet: {first_line(err)}", hint="write the file again"
     )

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from training.code.carried import own_class_problems
 from training.contracts import ExitCode
-from training.errors import Problem, SpecError
+from training.errors import SpecError, spec_error
 from training.spec.descriptors.families import library_violations
 from training.spec.reader.loader import CheckedSpec, check_file
 from training.spec.reader.problems import problem_at
@@ -41,10 +41,9 @@ def check_files(paths: Iterable[str]) -> tuple[dict[str, CheckedSpec], list[Spec
     for name, files in owners.items():
         for path in files if len(files) > 1 else []:
             others = ", ".join(other for other in files if other != path)
-            problem = Problem(
-                code="name.clash", message=f"{others} is the pipeline {name!r} too", hint="give one another name", field="name"
+            errors.append(
+                spec_error(path, "name.clash", f"{others} is the pipeline {name!r} too", hint="give one another name", field="name")
             )
-            errors.append(SpecError(path, [problem]))
             specs.pop(path, None)
     return specs, errors
 

@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import Field, ValidationError
 
 from training.contracts import JsonValue
-from training.errors import Problem, SpecError
+from training.errors import spec_error
 from training.spec.key_types import TimeZone
 from training.spec.scalar_types import (
     FROZEN,
@@ -158,13 +158,13 @@ class PipelineSpec(Section):
         version = values.pop("format_version", None)
         if not isinstance(version, int) or version > FORMAT_VERSION:
             message = f"frozen spec has format {in_yaml(version)}, this version reads up to {FORMAT_VERSION}"
-            raise SpecError("frozen spec", [Problem(code="spec.format", message=message, hint="upgrade Nightshift")])
+            raise spec_error("frozen spec", "spec.format", message, hint="upgrade Nightshift")
         try:
             return cls.model_validate(values, context=FROZEN)
         except ValidationError as err:
             where = ", ".join(".".join(map(str, error["loc"])) for error in err.errors(include_input=False)[:5])
             message = f"frozen spec does not hold what this version reads: {where}"
-            raise SpecError("frozen spec", [Problem(code="spec.format", message=message, hint="start a new run")]) from err
+            raise spec_error("frozen spec", "spec.format", message, hint="start a new run") from err
 
 
 def freeze(spec: PipelineSpec) -> dict[str, JsonValue]:

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 from pydantic import AfterValidator, Field
 
-from training.errors import Problem, SpecError, shown
+from training.errors import SpecError, shown, spec_error
 from training.spec.descriptors.families import FAMILIES
 from training.spec.pipeline_spec import PipelineSpec
 from training.spec.scalar_types import DIGEST_RULE, ONE_LINE, FreeText, Line, Name, Section, refusal
@@ -100,7 +100,7 @@ def registered_spec(spec: PipelineSpec, registration: Registration) -> PipelineS
 
 
 def _refused(code: str, message: str, hint: str, field: str) -> SpecError:
-    return SpecError("trigger", [Problem(code=code, message=message, hint=hint, field=field)])
+    return spec_error("trigger", code, message, hint=hint, field=field)
 
 
 def registered_words(registered: Mapping[str, Any]) -> str:

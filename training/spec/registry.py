@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import ValidationError
 
-from training.errors import Problem, SpecError, shown
+from training.errors import Problem, SpecError, shown, spec_error
 from training.spec.scalar_types import Section, Setting
 
 logger = logging.getLogger(__name__)
@@ -162,7 +162,7 @@ def imported(name: str, place: str, fits: Callable[[Any], bool], *, code: str, h
     if found is not None and fits(found):
         return found
     message = f"{name} has no {attribute} in {module}: {reason}"
-    raise SpecError(module, [Problem(code=code, message=message, hint=hint)]) from cause
+    raise spec_error(module, code, message, hint=hint) from cause
 
 
 def with_defaults(section: type[Section], settings: dict[str, Setting]) -> dict[str, Setting]:

@@ -11,7 +11,7 @@ from typing import Final
 
 import duckdb
 
-from training.errors import DataError, Problem, shown
+from training.errors import DataError, Problem, first_line, shown
 from training.spec.pipeline_spec import PipelineSpec
 from training.spec.reader.problems import problem_at
 from training.spec.reader.yaml import Document, Path
@@ -50,8 +50,7 @@ def sql_problems(spec: PipelineSpec, document: Document) -> list[Problem]:
             except DataError as err:
                 found.append(problem_at(document, expression.path, err.code, err.message, hint=err.hint))
             except duckdb.Error as err:
-                reason = str(err).splitlines()[0]
-                message = f"{expression.name}: {shown(expression.sql)} does not fit the types of its columns: {reason}"
+                message = f"{expression.name}: {shown(expression.sql)} does not fit the types of its columns: {first_line(err)}"
                 found.append(problem_at(document, expression.path, "derive.failed", message, hint=_HINT))
     return found
 

@@ -14,7 +14,7 @@ from pathlib import Path as LocalPath
 from typing import Final
 from urllib.parse import unquote
 
-from training.errors import Problem, SpecError, shown
+from training.errors import Problem, SpecError, shown, spec_error
 from training.installation import OTHER_PREFIXES, PLACEHOLDER_RULE, Variable, is_bucket, is_place_name
 from training.spec.pipeline_spec import Alerts, PipelineSpec
 from training.spec.reader.yaml import Path, dotted
@@ -109,7 +109,7 @@ def resolve_place(uri: str, field: str, places: Mapping[str, str]) -> tuple[str,
         named = ", ".join(f"${{{name}}}" for name in sorted(places)) or "none"
         message = f"{placeholder[0]} is not a place of this pipeline's data"
         hint = f"a trigger may name the variables that the pipeline's YAML names for its data: {named}; or write s3://bucket/…"
-        raise SpecError("trigger", [Problem(code="uri.forbidden", message=message, hint=hint, field=field)])
+        raise spec_error("trigger", "uri.forbidden", message, hint=hint, field=field)
     found = _resolved(path, uri, places, problems)
     root = found if placeholder is None else _resolved(path, placeholder[0], places, [])
     if problems:

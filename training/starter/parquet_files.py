@@ -13,7 +13,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from training.errors import DataError
+from training.errors import DataError, first_line
 from training.sources.arrow_schema import ARROW_TYPES, schema_of, type_name
 from training.sources.content import other_content
 from training.sources.snapshot_files import int96_columns
@@ -88,9 +88,7 @@ def _footer(path: Path) -> _Footer:
         with pq.ParquetFile(path) as file:
             found = _Footer(file.schema_arrow, file.metadata.num_rows, int96_columns(file))
     except (pa.ArrowInvalid, OSError) as err:
-        reason = (str(err).splitlines() or [""])[0][:300]
-        hint = "write the file again"
-        damaged = DataError("data.format", f"{path} is not a Parquet file: {reason}", hint=hint)
+        damaged = DataError("data.format", f"{path} is not a Parquet file: {first_line(err)}", hint="write the file again")
         raise other_content(path, source=str(path), wanted="Parquet") or damaged from err
     schema_of(found.schema, source=str(path))
     return found

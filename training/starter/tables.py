@@ -16,7 +16,7 @@ from typing import Final
 import duckdb
 from pydantic import TypeAdapter, ValidationError
 
-from training.errors import DataError, shown
+from training.errors import DataError, first_line, shown
 from training.runtime.stage_memory import engine_memory_bytes
 from training.sources.compression import plain_file
 from training.sources.csv_reader import read_header, scan
@@ -104,7 +104,7 @@ def opened(files: TableFiles, folder: Path, report: Report, *, label: str, zone:
         try:
             yield _Opening(files, plain, parquet, connection, folder, report, label).found(zone)
         except (duckdb.InvalidInputException, duckdb.ConversionException, duckdb.IOException) as err:
-            message = f"{files.root} cannot be read: {_first_line(err)}"
+            message = f"{files.root} cannot be read: {first_line(err)}"
             raise DataError("data.format", message, hint="repair the file, or write it again") from err
 
 
@@ -301,7 +301,3 @@ def _empty(path: Path) -> DataError:
 
 def _listed(left_out: Mapping[str, str]) -> str:
     return "; ".join(f"{shown(name)}: {reason}" for name, reason in list(left_out.items())[:5])
-
-
-def _first_line(err: Exception) -> str:
-    return (str(err).splitlines() or [type(err).__name__])[0][:300]

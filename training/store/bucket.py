@@ -19,7 +19,7 @@ import obstore
 from obstore import exceptions as obstore_errors
 from obstore.store import LocalStore
 
-from training.errors import DataError, DeniedError, NightshiftError, Problem, SpecError, StoreError, UnavailableError, shown
+from training.errors import DataError, DeniedError, NightshiftError, StoreError, UnavailableError, shown, spec_error
 from training.process import liveness
 from training.sanitizing import masked
 from training.store.durable_writes import LocalFiles
@@ -87,7 +87,7 @@ class Bucket:
             in_the_way = next((place for place in (path, *path.parents) if os.path.lexists(place) and not place.is_dir()), path)
             message = f"{self.root_uri} cannot be a folder: {str(in_the_way)!r} is a file or a broken link"
             hint = "name a folder, or move the file away"
-            raise SpecError("environment", [Problem(code="store.location", field="NIGHTSHIFT_STORE", message=message, hint=hint)]) from err
+            raise spec_error("environment", "store.location", message, hint=hint, field="NIGHTSHIFT_STORE") from err
         except OSError as err:
             hint = "choose a folder that this user may write, or change its permissions"
             kind, code = (DeniedError, "storage.denied") if isinstance(err, PermissionError) else (UnavailableError, "storage.unavailable")
@@ -360,15 +360,11 @@ def as_uri(location: str) -> str:
     if location.startswith("/"):
         return Path(os.path.normpath(location)).as_uri()
     if "://" not in location:
-        raise SpecError(
+        raise spec_error(
             "NIGHTSHIFT_STORE",
-            [
-                Problem(
-                    code="store.location",
-                    message="neither a URI nor an absolute path",
-                    hint="use file:///…, s3://bucket/prefix or /absolute/path",
-                )
-            ],
+            "store.location",
+            "neither a URI nor an absolute path",
+            hint="use file:///…, s3://bucket/prefix or /absolute/path",
         )
     return location.rstrip("/").replace(" ", "%20") if location.startswith("file:") else location.rstrip("/")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from training.errors import DeniedError, Problem, SpecError
+from training.errors import DeniedError, spec_error
 from training.installation import Variable
 
 IDENTITY: Final = Variable(
@@ -77,7 +77,7 @@ def identity_options(uri: str, environ: Mapping[str, str] = os.environ) -> dict[
     scheme, allowed = urlsplit(uri).scheme, _allowed(environ)
     if scheme == "az" and not ACCOUNT.text(environ) and not EMULATOR.text(environ):
         message, hint = f"{uri} has no account", f"set {ACCOUNT.name} to the account that the container is in"
-        raise SpecError("environment", [Problem(code="storage.account", field=ACCOUNT.name, message=message, hint=hint)])
+        raise spec_error("environment", "storage.account", message, hint=hint, field=ACCOUNT.name)
     if METADATA in allowed or _is_configured(scheme, environ):
         return {}
     if ANONYMOUS in allowed:
@@ -92,7 +92,7 @@ def _allowed(environ: Mapping[str, str]) -> set[str]:
     found = {part for piece in IDENTITY.text(environ).split(",") if (part := piece.strip())}
     if not found <= {METADATA, ANONYMOUS}:
         message, hint = "has what is no identity", f"{METADATA}, {ANONYMOUS}, or both, comma-separated"
-        raise SpecError("environment", [Problem(code="settings.identity", field=IDENTITY.name, message=message, hint=hint)])
+        raise spec_error("environment", "settings.identity", message, hint=hint, field=IDENTITY.name)
     return found
 
 

@@ -19,7 +19,7 @@ from sqlalchemy.exc import OperationalError
 
 from training.database.connect import database_url
 from training.database.outages import wait_on_connect
-from training.errors import Problem, SpecError, UnavailableError
+from training.errors import UnavailableError, first_line, spec_error
 from training.installation import DATABASE, home_folder
 
 SCHEMA: Final = "nightshift_tuning"
@@ -46,7 +46,7 @@ def open_storage(study: str, *, shared: bool, environ: Mapping[str, str] = os.en
     if shared:
         message = "the trials of a study run in pods, which share no file"
         hint = "set it to PostgreSQL's URL, in a Secret of the stage `trial` (docs/kubernetes.md)"
-        raise SpecError("environment", [Problem(code="tuning.database", field=DATABASE.name, message=message, hint=hint)])
+        raise spec_error("environment", "tuning.database", message, hint=hint, field=DATABASE.name)
     folder = home_folder(environ) / "tuning"
     folder.mkdir(parents=True, exist_ok=True)
     return in_journal(folder / f"{study}.journal")
@@ -105,8 +105,8 @@ def _in_postgres(url: str) -> BaseStorage:
             wait_on_connect(storage.engine)
         engine.dispose()
     except OperationalError as err:
-        words = str(err.orig).splitlines()[0]
-        raise UnavailableError("database.unavailable", f"the database does not answer: {words}", hint="see NIGHTSHIFT_DATABASE") from err
+        message = f"the database does not answer: {first_line(err.orig)}"
+        raise UnavailableError("database.unavailable", message, hint="see NIGHTSHIFT_DATABASE") from err
     return storage
 
 

@@ -19,7 +19,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 from sqlalchemy.exc import SQLAlchemyError
 
 from training.contracts import JsonObject, sha256_hex
-from training.errors import UnavailableError
+from training.errors import UnavailableError, first_line
 from training.process.waiting import without_waiting
 from training.spec.sections.train import Train
 from training.spec.sections.tuning import Tune
@@ -264,5 +264,4 @@ def importance_of(tune: Tune, records: Sequence[TrialRecord]) -> dict[str, float
 
 
 def _away(err: Exception) -> UnavailableError:
-    words = str(err).splitlines()[0][:200] if str(err) else type(err).__name__
-    return UnavailableError("tuning.storage", f"the study's storage does not answer: {words}", hint="see NIGHTSHIFT_DATABASE")
+    return UnavailableError("tuning.storage", f"the study's storage does not answer: {first_line(err)}", hint="see NIGHTSHIFT_DATABASE")

@@ -32,7 +32,7 @@ from training.contracts import instant_text
 from training.engine.checkpoint.catalog import NEWEST, SOURCE, Listing, as_of, listings, named, opened, requests, restorable
 from training.engine.checkpoint.safetensors_export import export
 from training.engine.checkpoint.safetensors_import import imported
-from training.errors import Problem, SpecError, shown
+from training.errors import shown, spec_error
 from training.store import Store, installed_store
 from training.store.work_folder import StoreUri
 
@@ -128,8 +128,7 @@ def _in_store(command: Callable[[Store, argparse.Namespace], int]) -> Callable[[
 def _check_names(options: argparse.Namespace) -> None:
     for value in (options.pipeline, options.run):
         if value is not None and not _FOLDER.fullmatch(value):
-            problem = Problem(code="checkpoint.unknown", message=f"{shown(value)} is not the name of a pipeline or a run")
-            raise SpecError(SOURCE, [problem])
+            raise spec_error(SOURCE, "checkpoint.unknown", f"{shown(value)} is not the name of a pipeline or a run")
 
 
 def _export(store: Store, options: argparse.Namespace) -> int:

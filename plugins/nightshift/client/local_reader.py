@@ -18,7 +18,7 @@ from nightshift.queries.schemas import DatasetDetails, DatasetVersion, DecisionS
 from nightshift.settings import Settings
 from training.database import connect
 from training.database.datasets import columns_of, datasets, deprecate, find_dataset
-from training.errors import DeniedError, Problem, SpecError, shown
+from training.errors import DeniedError, shown, spec_error
 from training.installation import DATABASE, HOME, TRACKING
 from training.registry.ledger.ledger import Ledger
 from training.store import installed_store
@@ -117,7 +117,7 @@ def _check_place() -> None:
             f"the ledger's place is not known: NIGHTSHIFT_DATABASE and NIGHTSHIFT_HOME are not set, and {Path.cwd()} is not in a checkout"
         )
         hint = "export NIGHTSHIFT_DATABASE=postgresql+psycopg2://user:password@host:port/name, or change to a checkout"
-        raise SpecError("nightshift", [Problem(code="command.ledger", message=message, hint=hint)])
+        raise spec_error("nightshift", "command.ledger", message, hint=hint)
 
 
 def _may(_pipeline: str) -> bool:

@@ -23,7 +23,7 @@ from nightshift.client.client import Client
 from nightshift.client.query_command import describe_server_command
 from nightshift.client.runs_command import add_data_options, add_start_options, started
 from training.contracts import JsonValue
-from training.errors import Problem, SpecError, shown
+from training.errors import shown, spec_error
 from training.spec.registration import Format
 
 OF_THE_BODY: Final = {
@@ -76,6 +76,6 @@ def claims_of(texts: Sequence[str]) -> dict[str, float]:
             value = math.nan
         if not name or not math.isfinite(value):
             message = f"{shown(text)} is not a name with a finite number"
-            raise SpecError("--metric", [Problem(code="command.metric", message=message, hint="write --metric auc=0.81")])
+            raise spec_error("--metric", "command.metric", message, hint="write --metric auc=0.81")
         found[name] = value
     return found

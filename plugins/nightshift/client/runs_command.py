@@ -32,7 +32,7 @@ from nightshift.client.query_command import describe_server_command, print_json,
 from nightshift.queries.schemas import Run, StageRun
 from training.command_line import number_from
 from training.contracts import JsonObject
-from training.errors import DeniedError, Problem, SpecError, shown
+from training.errors import DeniedError, shown, spec_error
 from training.format import NOTHING, brief, finite
 from training.sanitizing import for_terminal
 
@@ -115,15 +115,13 @@ def overrides_of(settings: Sequence[str]) -> Mapping[str, JsonObject]:
         *folders, last = key.split(".")
         if not separator or not folders or folders[0] not in SECTIONS or not all((*folders, last)):
             hint = f"write --set train.learning_rate=0.01; sections: {', '.join(SECTIONS)}"
-            raise SpecError("--set", [Problem(code="command.set", message=f"{shown(setting)} is not a key with a value", hint=hint)])
+            raise spec_error("--set", "command.set", f"{shown(setting)} is not a key with a value", hint=hint)
         place = found
         for folder in folders:
             place = place.setdefault(folder, {})
             if not isinstance(place, dict):
                 hint = "set the whole of it once, or keys of it"
-                raise SpecError(
-                    "--set", [Problem(code="command.set", message=f"{shown(setting)}: {folder} has a value already", hint=hint)]
-                )
+                raise spec_error("--set", "command.set", f"{shown(setting)}: {folder} has a value already", hint=hint)
         place[last] = _value_of(setting, text)
     return found
 
@@ -139,7 +137,7 @@ def _value_of(setting: str, text: str) -> Any:
         json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         hint = "write a finite number, or text in UTF-8"
-        raise SpecError("--set", [Problem(code="command.set", message=f"{shown(setting)} is no value of JSON", hint=hint)]) from None
+        raise spec_error("--set", "command.set", f"{shown(setting)} is no value of JSON", hint=hint) from None
     return value
 
 

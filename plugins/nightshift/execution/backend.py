@@ -15,7 +15,7 @@ from nightshift.settings import Settings
 from nightshift.work import Work
 from training.code.closure import Code
 from training.contracts import JsonObject, RunIdentity, Scalar, StageRequest, StageResult
-from training.errors import Problem, SpecError, shown
+from training.errors import shown, spec_error
 from training.spec import PipelineSpec
 from training.spec.descriptors.families import FAMILIES
 from training.spec.registry import Registry
@@ -152,7 +152,7 @@ def backend_of(settings: Settings) -> Backend:
     backend = BACKENDS.get(settings.backend)
     if backend is None:
         message, hint = f"there is no backend {shown(settings.backend)}", f"use {' or '.join(BACKENDS.names())}"
-        raise SpecError("environment", [Problem(code="settings.backend", field="NIGHTSHIFT_BACKEND", message=message, hint=hint)])
+        raise spec_error("environment", "settings.backend", message, hint=hint, field="NIGHTSHIFT_BACKEND")
     return backend(settings)
 
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from nightshift.settings import Settings
 from training.contracts import JsonObject, instant_of, json_object
-from training.errors import DeniedError, Problem, SpecError
+from training.errors import DeniedError, spec_error
 from training.sources.table_contract import TableContract, contracts_of
 from training.spec import PipelineSpec, RunParameters
 from training.spec.schedule.instants import parse_as_of
@@ -51,7 +51,7 @@ def find_snapshot(spec: PipelineSpec, parameters: RunParameters, settings: Setti
     if parameters.as_of is not None and parse_as_of(parameters.as_of, spec.timezone) != as_of:
         message = f"the snapshot {found.version} is as of {as_of.isoformat()}, and the trigger says {parameters.as_of}"
         hint = "leave as_of out: a run on a snapshot has the snapshot's"
-        raise SpecError("trigger", [Problem(code="snapshot.as_of", message=message, hint=hint, field="as_of")])
+        raise spec_error("trigger", "snapshot.as_of", message, hint=hint, field="as_of")
     _check_schema(found.version, contracts_of(spec), manifest.meta)
     return FoundSnapshot(version=found.version, uri=found.uri, digest=manifest.digest, as_of=as_of)
 

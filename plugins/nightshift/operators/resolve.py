@@ -19,7 +19,7 @@ from nightshift.run_refs import check_run_id
 from nightshift.settings import Settings
 from nightshift.source_uris import resolved
 from training.contracts import JsonObject, JsonValue, json_object
-from training.errors import DataError, NightshiftError, Problem, SpecError, UnavailableError
+from training.errors import DataError, NightshiftError, UnavailableError, spec_error
 from training.process.waiting import waiting_for_database
 from training.runtime.provenance import git_state
 from training.sources.listing import previous_snapshot
@@ -110,8 +110,7 @@ class ResolveOperator(BaseOperator):
             return spec
         if dag_id != spec.name:
             message = f"{dag_id} decides about no model"
-            problem = Problem(code="field.conflict", message=message, hint=f"trigger {spec.name}", field="registration")
-            raise SpecError("trigger", [problem])
+            raise spec_error("trigger", "field.conflict", message, hint=f"trigger {spec.name}", field="registration")
         return registered_spec(spec, parameters.registration)
 
     def _record(self, run_id: str, spec: PipelineSpec, as_of: datetime, overrides: JsonObject, settings: Settings) -> None:

@@ -30,7 +30,7 @@ from nightshift.settings import Settings
 from training.contracts import ContractError, JsonObject, StageResult, require_result
 from training.database import connect
 from training.database.pipeline_runs import record_queued
-from training.errors import DeniedError, NightshiftError, Problem, SpecError, UnavailableError, shown
+from training.errors import DeniedError, NightshiftError, SpecError, UnavailableError, first_line, shown, spec_error
 from training.sanitizing import from_markdown
 from training.spec.rules.names import PIPELINE_TAG
 from training.spec.trigger_form import unknown_keys
@@ -214,7 +214,7 @@ def trigger(dag_id: str, run_id: str, conf: JsonObject, *, by: str) -> bool:
         hint = "docs/reference/spec.md has the keys of the sections train, evaluate and tune"
         # Behind it: the whole schema and the whole value.
         message = str(err).partition("\n\nFailed validating")[0]
-        raise SpecError("request", [Problem(code="conf.invalid", message=message, hint=hint)]) from err
+        raise spec_error("request", "conf.invalid", message, hint=hint) from err
     return True
 
 
@@ -277,7 +277,7 @@ def airflow_session() -> Iterator[Session]:
         with create_session() as session:
             yield session
     except OperationalError as err:
-        raise UnavailableError("airflow.database", f"Airflow's database does not answer: {str(err.orig).splitlines()[0]}") from err
+        raise UnavailableError("airflow.database", f"Airflow's database does not answer: {first_line(err.orig)}") from err
 
 
 def _pipelines() -> Select[DagModel]:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from training.data.dataset.frames import FIRST_INEXACT
-from training.errors import DataError, shown
+from training.errors import DataError, first_line, shown
 from training.sql.expressions import columns_of, quoted
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def as_declared(values: pa.Array | pa.ChunkedArray, type_: str | None, name: str
     try:
         return values.cast(ARROW_NUMBERS[type_], safe=not type_.startswith(("float", "double")))
     except pa.ArrowInvalid as err:
-        message = f"column {shown(name)} is declared as {type_}: {str(err).splitlines()[0]}"
+        message = f"column {shown(name)} is declared as {type_}: {first_line(err)}"
         raise DataError("schema.type", message, hint="give values of the declared type") from err
 
 
@@ -144,6 +144,6 @@ def derive(connection: duckdb.DuckDBPyConnection, table: pa.Table, derived: Sequ
         return cursor.sql(f"SELECT {selected} FROM raw_rows").to_arrow_table()  # noqa: S608 - expressions that were checked
     except duckdb.Error as err:
         names = ", ".join(column.name for column in derived)
-        raise DataError("derive.failed", f"could not derive {names}: {str(err).splitlines()[0]}") from err
+        raise DataError("derive.failed", f"could not derive {names}: {first_line(err)}") from err
     finally:
         cursor.close()

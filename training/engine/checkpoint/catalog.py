@@ -11,7 +11,7 @@ from typing import Final
 
 from training.contracts import Instant, StageRequest, StageResult
 from training.engine.checkpoint.chunks import Saved, read_index
-from training.errors import DataError, DeniedError, Problem, SpecError, shown
+from training.errors import DataError, DeniedError, shown, spec_error
 from training.store import Manifest, Store
 from training.store.checkpoint_records import CHECKPOINT, standing
 from training.store.condemned import GONE
@@ -95,7 +95,7 @@ def named(store: Store, pipeline: str, run: str, name: str) -> Listing:
     else:
         hint = f"runs with checkpoints: {', '.join(_runs(store, pipeline)) or 'none'}"
     message = f"run {shown(run)} of {shown(pipeline)} has no checkpoint {shown(name)}"
-    raise SpecError(SOURCE, [Problem(code="checkpoint.unknown", message=message, hint=hint)])
+    raise spec_error(SOURCE, "checkpoint.unknown", message, hint=hint)
 
 
 def restorable(store: Store, pipeline: str, run: str, name: str) -> Listing:

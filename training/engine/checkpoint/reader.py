@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from training.engine.checkpoint.chunks import FORMAT, Saved, read_index
 from training.engine.checkpoint.format import CheckpointIdentity, Index, Position, size_of
-from training.errors import DataError, NoUsableCheckpointError, Problem, SpecError
+from training.errors import DataError, NoUsableCheckpointError, spec_error
 from training.process import liveness
 from training.runtime.context import StageContext
 from training.store import Manifest
@@ -232,7 +232,7 @@ class CheckpointReader:
         if not self._agrees(identity, StoreUri(uri).digest):
             message = f"checkpoint was made with {identity}, this attempt has {self._identity}"
             hint = "start it with the same settings, or trigger the run with force to train from the start"
-            raise SpecError("checkpoint", [Problem(code="checkpoint.mismatch", message=message, hint=hint)])
+            raise spec_error("checkpoint", "checkpoint.mismatch", message, hint=hint)
         try:
             saved = read_index(manifest)
             meta.pop("tensors")

@@ -20,7 +20,7 @@ from training.engine.parallel.gang import Gang
 from training.engine.parallel.strategy import SumLoss
 from training.engine.precision import autocast
 from training.engine.uncompiled_torch import compiler_options, unwrapped
-from training.errors import Problem, SpecError
+from training.errors import spec_error
 from training.process import liveness
 
 UNFINISHED: Final = "Expected to have finished reduction"
@@ -153,7 +153,7 @@ class ReplicatedModel:
             )
             message = f"{what}: processes cannot average gradients"
             hint = "set requires_grad to False for parameters that are not used; let each forward pass use all others"
-            raise SpecError("train.model", [Problem(code="parallel.unused_block", message=message, hint=hint)]) from err
+            raise spec_error("train.model", "parallel.unused_block", message, hint=hint) from err
 
     @property
     def muon(self) -> MakeMuon:

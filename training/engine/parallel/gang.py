@@ -22,7 +22,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from training.engine.devices import DevicePlace, backend_of
 from training.engine.parallel.lost_ranks import ANSWER_SECONDS, Absent, RollCall
-from training.errors import PeerLostError
+from training.errors import PeerLostError, first_line
 from training.installation import RANK, WORLD_SIZE, Seconds, node_name
 from training.process import liveness
 
@@ -267,5 +267,5 @@ class Gang:
         except RuntimeError as err:
             text = str(err).lower()
             if self.world_size > 1 and any(word in text for word in BROKEN_COLLECTIVE):
-                raise PeerLostError("peer.lost", f"rank {self.rank}: another rank is lost: {str(err).splitlines()[0][:300]}") from err
+                raise PeerLostError("peer.lost", f"rank {self.rank}: another rank is lost: {first_line(err)}") from err
             raise

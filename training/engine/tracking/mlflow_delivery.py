@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from training.contracts import JsonObject
 from training.engine.tracking.mlflow_journal import ID_TAG, RunDescription, RunJournal, pending_journals
-from training.errors import NightshiftError, shown
+from training.errors import NightshiftError, first_line, shown
 from training.store import Bucket
 from training.store.metric_journal import JournalPoint
 
@@ -196,13 +196,6 @@ def quick_requests() -> Iterator[None]:
     finally:
         for name in added:
             os.environ.pop(name, None)
-
-
-def first_line(err: BaseException) -> str:
-    """Return an error in one line, cut at 200 characters unless it is one of ours, which ends with the remedy."""
-    if isinstance(err, NightshiftError):
-        return " ".join(str(err).split())
-    return (str(err).splitlines() or [type(err).__name__])[0][:200]
 
 
 def _experiment(name: str) -> str:

@@ -17,10 +17,10 @@ from zoneinfo import ZoneInfo
 
 from training.contracts import Scalar, instant_text
 from training.engine.tracking.machine_metrics import MachineMetrics
-from training.engine.tracking.mlflow_delivery import MAX_PARAM_CHARS, QUICK, deliver, deliver_if_reachable, first_line, open_run, send
+from training.engine.tracking.mlflow_delivery import MAX_PARAM_CHARS, QUICK, deliver, deliver_if_reachable, open_run, send
 from training.engine.tracking.mlflow_journal import Backlog, End, RunDescription, RunJournal, backlog_name
 from training.engine.tracking.nvml import Nvml
-from training.errors import StoreError
+from training.errors import StoreError, first_line
 from training.installation import GPUS
 from training.process import liveness
 from training.runtime.context import StageContext

@@ -10,7 +10,7 @@ import functools
 import importlib
 from collections.abc import Iterable, Mapping
 
-from training.errors import Problem, SpecError, shown
+from training.errors import shown, spec_error
 from training.evaluation.metrics.metric import Metric
 from training.spec.descriptors.metrics import METRICS, descriptor_of_metric, metrics_of
 from training.spec.registry import imported
@@ -25,8 +25,7 @@ def metric_of(name: str) -> Metric:
     """
     descriptor = descriptor_of_metric(name)
     if descriptor is None:
-        problem = Problem(code="metric.unknown", message=f"there is no metric {shown(name)}", hint="install the distribution that adds it")
-        raise SpecError("evaluate", [problem])
+        raise spec_error("evaluate", "metric.unknown", f"there is no metric {shown(name)}", hint="install the distribution that adds it")
     base, _, cut = name.partition("@")
     if descriptor.module:
         found = importlib.import_module(f"training.evaluation.metrics.{descriptor.module}").METRICS[base]

@@ -16,7 +16,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from training.contracts import JsonValue
-from training.errors import UnavailableError
+from training.errors import UnavailableError, first_line
 from training.installation import MASTER_HOST
 
 if TYPE_CHECKING:
@@ -140,5 +140,5 @@ def _connected() -> Iterator[None]:
     try:
         yield
     except RuntimeError as err:
-        message = f"the ranks' exchange is lost, perhaps rank 0 with it: {(str(err).splitlines() or [''])[0][:200]}"
+        message = f"the ranks' exchange is lost, perhaps rank 0 with it: {first_line(err)}"
         raise UnavailableError("checkpoint.incomplete", message) from err

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from training.errors import Problem, SpecError, shown
+from training.errors import SpecError, shown, spec_error
 
 GIB: Final = 1 << 30
 DEVICES_PER_NODE: Final = 8
@@ -116,4 +116,4 @@ def parse_devices(text: str, *, per_node: int = DEVICES_PER_NODE, memory_bytes: 
 
 
 def _wrong(message: str, hint: str) -> SpecError:
-    return SpecError("nightshift layout", [Problem(code="layout.devices", message=message, hint=hint)])
+    return spec_error("nightshift layout", "layout.devices", message, hint=hint)

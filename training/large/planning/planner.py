@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from training.errors import Problem, SpecError
+from training.errors import spec_error
 from training.large.planning.costs import Memory, ModelSize, StepTime, StepWork, Wire, bubble_of, memory_of, step_time, wire_of
 from training.large.planning.devices import GIB, Devices
 from training.spec.layout import Layout
@@ -94,7 +94,7 @@ def check_fits(found: Plan) -> None:
         return
     message = f"no layout of {found.devices.words()} fits: {found.chosen.words()}"
     hint = "; ".join(found.advice) or "use more devices, or devices with more memory; or set data and shard, if the estimate is wrong"
-    raise SpecError("train.parallel", [Problem(code="parallel.memory", field="train.parallel", message=message, hint=hint)])
+    raise spec_error("train.parallel", "parallel.memory", message, hint=hint, field="train.parallel")
 
 
 def judged(facts: ModelSize, work: StepWork, layout: Layout, devices: Devices) -> JudgedLayout:

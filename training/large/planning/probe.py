@@ -23,7 +23,7 @@ from training.data.dataset.shard_format import FeatureEntry
 from training.engine.activations import EVERY
 from training.engine.optimizers import SGD, AdamW, Muon, OptimizerSettings, Update
 from training.engine.parallel.strategy import SumLoss
-from training.errors import Problem, SpecError
+from training.errors import SpecError, first_line, spec_error
 from training.large.pipeline_cut import names_of_stages
 from training.large.planning.costs import Line, Mode, ModelSize
 from training.large.sharded import blocks_of
@@ -88,7 +88,7 @@ def facts_of(candidate: LayoutCandidate) -> ModelSize:
         raise
     except Exception as err:
         # A user's class may raise anything.
-        reason = f"{type(err).__name__}: {str(err).splitlines()[0][:200] if str(err) else ''}"
+        reason = f"{type(err).__name__}: {first_line(err)}"
     logger.info("the model does not run with fake tensors (%s): it is measured on the CPU", reason)
     try:
         return _measured(candidate, is_fake=False)
@@ -97,7 +97,7 @@ def facts_of(candidate: LayoutCandidate) -> ModelSize:
     except Exception as err:
         message = f"the model cannot be built and run with a batch of zeros: {type(err).__name__}: {str(err)[:300]}"
         hint = "set train.parallel to data and shard; or let the class run with the features of the spec"
-        raise SpecError("train.model", [Problem(code="layout.model", field="train.model", message=message, hint=hint)]) from err
+        raise spec_error("train.model", "layout.model", message, hint=hint, field="train.model") from err
 
 
 def _measured(candidate: LayoutCandidate, *, is_fake: bool) -> ModelSize:
@@ -107,7 +107,7 @@ def _measured(candidate: LayoutCandidate, *, is_fake: bool) -> ModelSize:
         if not is_fake and num_bytes > MAX_REAL_BYTES:
             message = f"the model has {num_bytes:,} bytes of parameters, and its loss does not run with fake tensors"
             hint = "set train.parallel to data and shard; or let the loss not depend on values of the batch"
-            raise SpecError("train.model", [Problem(code="layout.model", field="train.model", message=message, hint=hint)])
+            raise spec_error("train.model", "layout.model", message, hint=hint, field="train.model")
         repeated = list(candidate.blocks(module))
         sizes = [units * (candidate.rows_of_a_group if candidate.has_group else 1) for units in UNITS]
         small, large = (_run(candidate, module, repeated, _batch(candidate, rows)) for rows in sizes)

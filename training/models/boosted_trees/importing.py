@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import xgboost
 
-from training.errors import DataError, shown
+from training.errors import DataError, first_line, shown
 from training.models.base import FitResult, ImportedArtifact
 
 MAX_REASONS: Final = 10
@@ -48,7 +48,7 @@ def imported_trees(artifact: ImportedArtifact) -> FitResult:
         learner = json.loads(booster.save_config())["learner"]
         best = int(booster.attr("best_iteration") or rounds)
     except (xgboost.core.XGBoostError, ValueError) as err:
-        message = f"the file is not an XGBoost model: {str(err).splitlines()[0][:200]}"
+        message = f"the file is not an XGBoost model: {first_line(err)}"
         raise DataError("artifact.malformed", message, hint=UBJ_HINT) from err
     if reasons := list(_differences(booster, learner, artifact)):
         more = f"; and {len(reasons) - MAX_REASONS} more" if len(reasons) > MAX_REASONS else ""

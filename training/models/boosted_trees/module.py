@@ -12,7 +12,7 @@ import xgboost
 from numpy.typing import NDArray
 
 from training.data.features.transforms import Matrix
-from training.errors import PreemptedError, Problem, SpecError
+from training.errors import PreemptedError, spec_error
 from training.models.base import Family, FitContext, FitResult, ImportedArtifact, Scorer
 from training.models.boosting_rounds import Rounds
 
@@ -199,7 +199,7 @@ def _device(context: FitContext) -> dict[str, JsonValue]:
         # It would train on the CPU, with a warning.
         message = f"the training is to run on {device.type}, and the installed XGBoost {xgboost.__version__} is built for CPUs only"
         hint = "install xgboost in place of xgboost-cpu in the image of the training, or remove train.placement.gpus"
-        raise SpecError("train.placement", [Problem(code="device.missing", field="train.placement.gpus", message=message, hint=hint)])
+        raise spec_error("train.placement", "device.missing", message, hint=hint, field="train.placement.gpus")
     return {"device": f"{device.type}:{device.index or 0}"}
 
 

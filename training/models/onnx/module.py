@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.data.features.transforms import Matrix
-from training.errors import Problem, SpecError
+from training.errors import spec_error
 from training.models.base import Family, FitContext, FitResult, ImportedArtifact, Scorer
 from training.models.onnx.session import WEIGHTS, session_of
 
@@ -25,8 +25,7 @@ class Onnx(Family):
 
     def fit(self, context: FitContext) -> FitResult:
         message = "models of onnx are not trained here: they come from outside"
-        problem = Problem(code="model.imported", message=message, hint="nightshift register PIPELINE ARTIFACT --format onnx")
-        raise SpecError("train.model", [problem])
+        raise spec_error("train.model", "model.imported", message, hint="nightshift register PIPELINE ARTIFACT --format onnx")
 
     def imported(self, artifact: ImportedArtifact) -> FitResult:
         # Imported here: a registered model carries what this file imports above, and is checked before it is one.

@@ -13,7 +13,7 @@ import mlflow
 from mlflow.exceptions import MlflowException
 from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
-from training.errors import UnavailableError
+from training.errors import UnavailableError, first_line
 from training.process.scratch import scratch_folder
 from training.registry.ledger.version_weights import SCHEME, MLflowRegistration, Noted, note, noted, registration_of
 from training.registry.mlflow.saved_model import save_model
@@ -38,9 +38,8 @@ def registry_faults() -> Iterator[None]:
     try:
         yield
     except (MlflowException, OSError) as err:
-        text = str(err).splitlines()[0][:300] if str(err) else type(err).__name__
         raise UnavailableError(
-            "mlflow.unavailable", f"a request to MLflow failed: {text}", hint="make status; MLFLOW_TRACKING_URI"
+            "mlflow.unavailable", f"a request to MLflow failed: {first_line(err)}", hint="make status; MLFLOW_TRACKING_URI"
         ) from err
 
 

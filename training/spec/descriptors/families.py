@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from training.errors import Problem, SpecError, shown
+from training.errors import shown, spec_error
 from training.installation import MODEL_PACKAGES
 from training.spec.descriptors.gates import GATES
 from training.spec.descriptors.metrics import METRICS
@@ -134,7 +134,7 @@ def place_of(model: str) -> str:
     if is_own(model):
         return model
     hint = f"known: {', '.join(trained_families())}"
-    raise SpecError("train.model", [Problem(code="model.unknown", message=f"there is no model {shown(model)}", hint=hint)])
+    raise spec_error("train.model", "model.unknown", f"there is no model {shown(model)}", hint=hint)
 
 
 def own_packages(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:

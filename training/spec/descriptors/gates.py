@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from training.errors import Problem, SpecError, shown
+from training.errors import shown, spec_error
 from training.spec.descriptors.gate_descriptor import GateDescriptor
 from training.spec.registry import Registry
 from training.spec.sections.evaluation import BUILT_IN_GATES, Evaluate
@@ -37,7 +37,8 @@ def gates_of(rules: Evaluate) -> dict[str, GateDescriptor]:
     for name in rules.gates:
         gate = GATES.get(name)
         if gate is None:
-            problem = Problem(code="gate.unknown", message=f"there is no gate {shown(name)}", hint="install the distribution that adds it")
-            raise SpecError("evaluate.gates", [problem])
+            raise spec_error(
+                "evaluate.gates", "gate.unknown", f"there is no gate {shown(name)}", hint="install the distribution that adds it"
+            )
         found[name] = gate
     return found

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from pydantic import TypeAdapter, ValidationError
 
 from training.contracts import JsonObject
-from training.errors import Problem, SpecError
+from training.errors import Problem, SpecError, spec_error
 from training.spec.descriptors.families import FAMILIES
 from training.spec.descriptors.gates import GATES
 from training.spec.descriptors.sources import SOURCES
@@ -59,7 +59,7 @@ def check_file(path: str | os.PathLike[str]) -> CheckedSpec:
         text = file.read_bytes()
     except OSError as err:
         message = f"cannot be read: {err.strerror}"
-        raise SpecError(source, [Problem(code="spec.unreadable", message=message, hint="check the path and its permissions")]) from err
+        raise spec_error(source, "spec.unreadable", message, hint="check the path and its permissions") from err
     return _checked(read_document(text, source), source, named=file.stem)
 
 

@@ -26,7 +26,7 @@ from typing import Annotated, Any, Final
 from pydantic import Field, ValidationError
 
 from training.contracts import JsonObject, JsonValue, json_object
-from training.errors import Problem, SpecError, shown
+from training.errors import Problem, SpecError, shown, spec_error
 from training.spec.descriptors.families import FAMILIES
 from training.spec.pipeline_spec import PipelineSpec
 from training.spec.reader.loader import check_values
@@ -192,8 +192,7 @@ def _of_the_yaml_alone(spec: PipelineSpec, changed: PipelineSpec) -> list[Proble
 
 def _changed(spec: PipelineSpec, overrides: Overrides) -> PipelineSpec:
     if overrides.tune and spec.tune is None:
-        problem = Problem(code="conf.unknown_key", message="the pipeline has no study to change", hint="add tune to its YAML", field="tune")
-        raise SpecError(SOURCE, [problem])
+        raise spec_error(SOURCE, "conf.unknown_key", "the pipeline has no study to change", hint="add tune to its YAML", field="tune")
     values = spec.model_dump(mode="json", by_alias=True)
     whole = {
         **values,
@@ -262,17 +261,17 @@ def _bounded(conf: Mapping[str, object]) -> dict[str, object]:
     """
     values = dict(conf)
     if _depth_exceeds(values, MAX_DEPTH):
-        raise SpecError(SOURCE, [Problem(code="spec.too_deep", message=f"is nested more than {MAX_DEPTH} deep")])
+        raise spec_error(SOURCE, "spec.too_deep", f"is nested more than {MAX_DEPTH} deep")
     infinite = _not_finite(values, ())
     if infinite:
         raise SpecError(SOURCE, infinite)
     try:
         num_bytes = len(json.dumps(values, ensure_ascii=False, allow_nan=False).encode())
     except (TypeError, ValueError) as err:
-        raise SpecError(SOURCE, [Problem(code="spec.encoding", message=f"is not JSON: {shown(str(err))}")]) from err
+        raise spec_error(SOURCE, "spec.encoding", f"is not JSON: {shown(str(err))}") from err
     if num_bytes > MAX_CONF_BYTES:
         message = f"has {num_bytes} bytes, at most {MAX_CONF_BYTES} are read"
-        raise SpecError(SOURCE, [Problem(code="conf.too_large", message=message, hint="a trigger carries parameters, never data")])
+        raise spec_error(SOURCE, "conf.too_large", message, hint="a trigger carries parameters, never data")
     return values
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from zoneinfo import ZoneInfo
 
 from training.contracts import MAX_CLOCK_SKEW
-from training.errors import Problem, SpecError
+from training.errors import SpecError, spec_error
 from training.spec.rules.rule_problems import Violation
 from training.spec.scalar_types import in_yaml
 from training.spec.schedule.partitions import Partition, partitions_until
@@ -92,7 +92,7 @@ def check_not_future(as_of: datetime, now: datetime) -> None:
         moment = now.astimezone(UTC).isoformat(timespec="seconds")
         message = f"{as_of.astimezone(UTC).isoformat()} is later than now ({moment})"
         hint = "choose an instant in the past: nothing of the future can be seen, and no later run could be compared with its model"
-        raise SpecError("trigger", [Problem(code="as_of.future", message=message, hint=hint, field="as_of")])
+        raise spec_error("trigger", "as_of.future", message, hint=hint, field="as_of")
 
 
 def settle_as_of(spec: PipelineSpec, *, parameter: str | None, logical_date: datetime | None, run_after: datetime) -> datetime:
@@ -278,4 +278,4 @@ def _midnight(day: date, zone: ZoneInfo) -> datetime:
 
 
 def _refused(message: str, hint: str = "") -> SpecError:
-    return SpecError("trigger", [Problem(code="as_of.invalid", message=message, hint=hint, field="as_of")])
+    return spec_error("trigger", "as_of.invalid", message, hint=hint, field="as_of")

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from training.data.snapshot.parquet_parts import CHUNK_ROWS
-from training.errors import DataError
+from training.errors import DataError, first_line
 from training.runtime.exhausted_resources import machine_limit
 from training.sql.expressions import literal
 from training.validation.snapshot_view import TableView
@@ -46,5 +46,5 @@ def _first_damaged(views: Sequence[TableView]) -> tuple[str, str] | None:
                 rows = f"read_parquet({literal(str(path))}, hive_partitioning = false)"
                 view.connection.sql(f"SELECT max(COLUMNS(*)) FROM {rows}").to_arrow_table()  # noqa: S608 - a quoted path
             except (duckdb.InvalidInputException, duckdb.ConversionException, pa.ArrowException, OSError) as err:
-                return None if machine_limit(err) else (part, str(err).splitlines()[0])
+                return None if machine_limit(err) else (part, first_line(err))
     return None

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from training.contracts import JsonObject, JsonValue
-from training.errors import Problem, SpecError, shown
+from training.errors import Problem, SpecError, shown, spec_error
 from training.installation import CHECKOUT, EXPECTATIONS
 from training.spec.reader.problems import nearest
 from training.validation.columns.statistics import ColumnProfile
@@ -338,4 +338,4 @@ def _has_patterns(schema: object) -> bool:
 
 
 def _refused(code: str, name: str, message: str, hint: str) -> SpecError:
-    return SpecError(f"expectations/{name}.json", [Problem(code=code, message=message, hint=hint)])
+    return spec_error(f"expectations/{name}.json", code, message, hint=hint)

@@ -19,7 +19,7 @@ from nightshift.execution.kubernetes.config import Cluster
 from nightshift.execution.kubernetes.launch_request import Kind, Launch
 from nightshift.execution.kubernetes.manifests import LAUNCH_LABEL, Manifest, job_manifest, pod_manifest, service_manifest
 from nightshift.execution.kubernetes.status import LaunchStatus, look_at_gang, look_at_pod
-from training.errors import DeniedError, NightshiftError, Problem, SpecError, UnavailableError
+from training.errors import DeniedError, NightshiftError, UnavailableError, spec_error
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
@@ -184,7 +184,7 @@ def fault(status: int, body: object, *, verb: str, name: str, namespace: str) ->
     if status == NOT_FOUND:
         return DeniedError("kubernetes.missing", what, hint="make the namespace: kubectl apply -k docker/kubernetes/")
     if status in INVALID:
-        return SpecError("cluster", [Problem(code="kubernetes.invalid", message=what, hint="correct the placement, or the cluster's file")])
+        return spec_error("cluster", "kubernetes.invalid", what, hint="correct the placement, or the cluster's file")
     return UnavailableError("kubernetes.unavailable", what)
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal
 from pydantic import AfterValidator, Field, ValidationError
 
 from nightshift.settings import SOURCE, Settings
-from training.errors import Problem, SpecError
+from training.errors import Problem, SpecError, spec_error
 from training.installation import Variable
 from training.spec import PipelineSpec
 from training.spec.reader.problems import in_order, problem_at, problems_of
@@ -194,7 +194,7 @@ def cluster_of(settings: Settings) -> Cluster:
     if settings.kubernetes_path is None:
         message = "names no file, and the backend is kubernetes"
         hint = "docker/kubernetes/placement.yaml is one to begin with"
-        raise SpecError(SOURCE, [Problem(code="settings.kubernetes", field=VARIABLE, message=message, hint=hint)])
+        raise spec_error(SOURCE, "settings.kubernetes", message, hint=hint, field=VARIABLE)
     return load_cluster(settings.kubernetes_path)
 
 
@@ -209,7 +209,7 @@ def load_cluster(path: str | os.PathLike[str]) -> Cluster:
         text = Path(path).read_bytes()
     except OSError as err:
         message = f"cannot be read: {err.strerror}"
-        raise SpecError(source, [Problem(code="cluster.unreadable", message=message, hint=f"{VARIABLE} names the file")]) from err
+        raise spec_error(source, "cluster.unreadable", message, hint=f"{VARIABLE} names the file") from err
     document = read_document(text, source)
     problems = list(document.problems)
     try:

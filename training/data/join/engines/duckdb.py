@@ -23,7 +23,7 @@ from training.data.join.engines.interface import BATCH_ROWS, Frame, Progress
 from training.data.join.engines.scratch_frame import ScratchFrame, fit_by_batch
 from training.data.join.engines.spill import SpilledBytes
 from training.data.join.windows import WindowColumn
-from training.errors import DataError, NightshiftError, shown
+from training.errors import DataError, NightshiftError, first_line, shown
 from training.runtime.exhausted_resources import machine_limit
 from training.runtime.stage_memory import ENGINE_SHARE, STAGE_MEMORY, engine_memory_bytes
 from training.sql.expressions import SPILL_FOLDER, columns_of, hardened, literal, quoted
@@ -119,7 +119,7 @@ class DuckDBEngine:
 
 
 def _join_failed(tables: list[str], err: Exception) -> NightshiftError:
-    reason = str(err).splitlines()[0]
+    reason = first_line(err)
     names = ", ".join(tables)
     if OUT_OF_MEMORY in reason:
         limit = f"{engine_memory_bytes() / 2**20:.0f} MiB"
