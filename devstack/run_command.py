@@ -9,6 +9,7 @@ from datetime import UTC, date, datetime
 from typing import Final
 
 from devstack.airflow_api import AirflowApi
+from devstack.canary_look import look_at_canary, note_night
 from devstack.dag_parsing import ParseLimit
 from devstack.dag_pausing import switched_on
 from devstack.demo import make_data
@@ -198,12 +199,16 @@ def run_one(
     if night.running_already:
         say(f"{night.run_id} of {spec.name} still runs; following it" + (", without the overrides in CONF" if overrides else ""))
     else:
+        note_night(settings, spec, night)
         _trigger(client, spec.name, night, overrides or {}, force=force, say=say)
     try:
-        return _show(settings, client, spec.name, night.run_id, say, summed_up=summed_up)
+        state = _show(settings, client, spec.name, night.run_id, say, summed_up=summed_up)
     except (KeyboardInterrupt, SystemExit):
         say(f"\n{night.run_id} of {spec.name} is not finished; make run PIPELINE={spec.name} continues it")
         raise
+    if state == "success":
+        look_at_canary(settings, client, spec, night, say=say)
+    return state
 
 
 def _trigger(client: AirflowApi, dag_id: str, night: Night, overrides: JsonObject, *, force: bool, say: Say) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from nightshift.run_refs import settled_ref
 from nightshift.settings import Settings
 from training.contracts import ContractError, JsonObject, instant_of
+from training.registry.ledger.reasons import SIMULATED
 from training.spec import PipelineSpec
 from training.store import Store
 from training.store.chains import Chain
@@ -75,6 +76,8 @@ class ResolvedRun:
         """Whether the run decides about its model; otherwise it leaves nothing that a later run goes by."""
         self.is_reference = self.may_promote and "data.source.window" not in self.overrides
         """Whether later runs are compared with its snapshot; not with one of another window, whose rows are others."""
+        self.simulated: JsonObject = {SIMULATED: True} if values.get(SIMULATED) is True else {}
+        """For the parameters of stages; empty where time is the clock's."""
         chosen = values.get("snapshot")
         self.snapshot: NamedArtifact | None = NamedArtifact.from_json(chosen) if isinstance(chosen, Mapping) else None
         """That a trigger names instead of the sources."""

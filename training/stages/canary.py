@@ -28,6 +28,7 @@ from training.format import local_moment
 from training.pages.evaluation import EvaluationPage, render_report
 from training.pages.plots import task_plots
 from training.registry.gates.judging import CanaryDecision, judge_canary
+from training.registry.ledger.reasons import SIMULATED
 from training.runtime.runner import StageContext, StageOutput, main
 from training.spec import PipelineSpec
 from training.store import Manifest
@@ -150,9 +151,15 @@ def _decision(spec: PipelineSpec, request: StageRequest, record: EvaluationRecor
     rules, since = spec.promote.canary, request.parameters.get("canary_since")
     if rules is None or since is None:
         return None
-    now = min(request.as_of, datetime.now(UTC))
-    approved = request.parameters.get("canary_approved", ())
-    return judge_canary(record, rules, rules=spec.evaluate, since=datetime.fromisoformat(since), now=now, approved=approved)
+    return judge_canary(
+        record,
+        rules,
+        rules=spec.evaluate,
+        since=datetime.fromisoformat(since),
+        now=min(request.as_of, datetime.now(UTC)),
+        approved=request.parameters.get("canary_approved", ()),
+        simulated=SIMULATED in request.parameters,
+    )
 
 
 if __name__ == "__main__":

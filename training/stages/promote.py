@@ -24,7 +24,7 @@ from training.registry.gates.judging import CanaryDecision, decide, judge_canary
 from training.registry.ledger import retraining
 from training.registry.ledger.decisions import approved_findings, record_candidate, settle_canary, settlement
 from training.registry.ledger.ledger import AliasHolder, Entry, Ledger, ModelAliases
-from training.registry.ledger.reasons import Reason, all_words, headline, reason_line
+from training.registry.ledger.reasons import SIMULATED, Reason, all_words, headline, reason_line
 from training.registry.ledger.semver import Recipe, semantic_version
 from training.registry.ledger.version_weights import MLflowRegistration
 from training.registry.mlflow.mirror import mirror
@@ -186,13 +186,16 @@ def _canary(context: StageContext, ledger: Ledger, order: Mapping[str, str]) -> 
     held = "" if standing.canary is None else standing.canary.weights_digest
     if canary_rules is None or standing.canary is None or held != judged or standing.revision != measured_at:
         raise DeniedError("canary.missing", f"{context.spec.promote.model} has another canary than was judged, or none", hint="look again")
+    is_simulated = SIMULATED in context.request.parameters
     decision = judge_canary(
         record,
         canary_rules,
         rules=context.spec.evaluate,
-        since=datetime.fromisoformat(standing.canary.since),
+        # `since` is of the machine's clock, whatever the night was as of.
+        since=standing.canary.as_of if is_simulated else datetime.fromisoformat(standing.canary.since),
         now=datetime.fromisoformat(order["now"]),
         approved=approved_findings(ledger, standing),
+        simulated=is_simulated,
     )
     for reason in decision.reasons:
         logger.info("%s", reason_line(reason))
@@ -203,7 +206,7 @@ def _canary(context: StageContext, ledger: Ledger, order: Mapping[str, str]) -> 
         standing,
         "accepted" if decision.outcome == "promote" else "rolled_back",
         reasons=decision.reasons,
-        evidence=_shared_evidence(context.request, evaluation, record),
+        evidence={**_shared_evidence(context.request, evaluation, record), **({SIMULATED: True} if is_simulated else {})},
         decided_by=context.request.run.owner,
     )
 
@@ -304,6 +307,8 @@ def _decided(kept: Entry, standing: ModelAliases) -> tuple[JsonObject, dict[str,
     # What the ledger itself says (gate `standing`) comes first: it explains a row that moves nothing.
     reasons = _readable(kept)
     leading = sorted((reason for reason in reasons if not reason.passed or reason.gate == "standing"), key=_is_of_gates)
+    if leading:
+        leading = [*(reason for reason in reasons if reason.gate == SIMULATED), *leading]
     return record, {
         "decision": kept.outcome,
         "action": kept.action,

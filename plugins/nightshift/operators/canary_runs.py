@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 from zoneinfo import ZoneInfo
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowRuntimeError, AirflowSkipException, ErrorType
 
+from nightshift.open_canary import OpenCanary, open_canary
 from nightshift.settings import Settings
 from training.process.waiting import waiting_for_database
 from training.spec.rules.names import CANARY_SUFFIX
@@ -23,41 +24,11 @@ from training.spec.schedule.instants import next_slot
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
-    from training.registry.ledger.ledger import AliasHolder, Ledger
+    from training.registry.ledger.ledger import Ledger
 
 START_TIME: Final = timedelta(minutes=10)
 """How long Airflow may take from a new canary to its first run, before housekeeping starts one."""
 UNFINISHED: Final = ("queued", "running")
-
-
-class OpenCanary(NamedTuple):
-    """A canary that its DAG is to score."""
-
-    model: str
-    pipeline: str
-    """Whose rules judge it: the one that made it."""
-    holder: AliasHolder
-
-    @property
-    def dag_id(self) -> str:
-        return f"{self.pipeline}{CANARY_SUFFIX}"
-
-
-def open_canary(ledger: Ledger, model: str, *, pipeline: str = "") -> OpenCanary | None:
-    """Return the canary of a model, None where it has none.
-
-    Args:
-        pipeline: judges canaries whose decision names none.
-
-    Raises:
-        UnavailableError: `database.unavailable`.
-    """
-    holder = ledger.standing(model).canary
-    if holder is None:
-        return None
-    made = ledger.decision(model, holder.decision_key)
-    named = pipeline if made is None else str(made.evidence.get("pipeline", pipeline))
-    return OpenCanary(model, named, holder)
 
 
 class NextCanaryRunOperator(BaseOperator):
@@ -85,9 +56,12 @@ class NextCanaryRunOperator(BaseOperator):
         from training.registry.ledger.ledger import Ledger
 
         dag_id = context["dag_run"].dag_id
-        found = open_canary(Ledger(Settings.from_environment().database_url), self.model, pipeline=dag_id.removesuffix(CANARY_SUFFIX))
+        settings = Settings.from_environment()
+        found = open_canary(Ledger(settings.database_url), self.model, pipeline=dag_id.removesuffix(CANARY_SUFFIX))
         if found is None or found.dag_id != dag_id:
             raise AirflowSkipException(f"{self.model} has no canary of this pipeline: there is no next run")
+        if found.simulated_at(settings.home) is not None:
+            raise AirflowSkipException("its time is simulated: the next night of `make run` looks at it")
         local = next_slot(self.schedule, ZoneInfo(self.timezone), datetime.now(UTC)).astimezone(ZoneInfo(self.timezone))
         return start_canary_run(dag_id, local, note=f"waits until {local:%Y-%m-%d %H:%M} ({self.timezone}) to score the canary")
 
@@ -100,9 +74,9 @@ class MissedCanaryRunsOperator(BaseOperator):
         """Return the DAGs of which a run was started."""
         from training.registry.ledger.ledger import Ledger
 
-        started = []
-        for found in _open_canaries(Ledger(Settings.from_environment().database_url)):
-            if context["ti"].get_dr_count(dag_id=found.dag_id, states=list(UNFINISHED)):
+        started, settings = [], Settings.from_environment()
+        for found in _open_canaries(Ledger(settings.database_url)):
+            if found.simulated_at(settings.home) is not None or context["ti"].get_dr_count(dag_id=found.dag_id, states=list(UNFINISHED)):
                 continue
             self.log.warning("no run of %s is to score the canary of %s: one is started", found.dag_id, found.model)
             try:

@@ -153,7 +153,7 @@ class CanaryDecisionOperator(PromoteOperator):
         covered = {"model": self.model, "evaluation": judged.digest}
         # The clock of the host that settled `as_of` may be minutes ahead; a canary's time passes by this one.
         order = {"kind": "canary", "now": min(resolved.as_of, datetime.now(UTC)).isoformat()}
-        parameters = {"order": order, "report_uri": judged.reports.get("canary")}
+        parameters = {"order": order, "report_uri": judged.reports.get("canary"), **resolved.simulated}
         inputs = {"evaluation": judged.artifact_uri}
         # Time is part of the decision: each run of the canary's DAG is separate work.
         return Work.of(resolved, self.stage, covered, nonce=context["run_id"], inputs=inputs, parameters=parameters)

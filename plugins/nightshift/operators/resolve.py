@@ -43,6 +43,8 @@ class ResolveOperator(BaseOperator):
     def __init__(self, *, spec_path: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.spec_path = spec_path
+        self.also_settled: JsonObject = {}
+        """What a subclass adds to the result as it chooses `as_of`."""
 
     @waiting_for_database()
     def execute(self, context: Context) -> dict[str, JsonValue]:
@@ -84,7 +86,7 @@ class ResolveOperator(BaseOperator):
             raise
         except NightshiftError as err:
             raise AirflowFailException(f"{err}\nexit code {int(err.exit_code)}: it is not retried") from err
-        settled: dict[str, JsonValue] = {"spec_uri": spec_uri, "as_of": as_of.astimezone(UTC).isoformat(), "force": ""}
+        settled: dict[str, JsonValue] = {"spec_uri": spec_uri, "as_of": as_of.astimezone(UTC).isoformat(), "force": "", **self.also_settled}
         if parameters.force:
             # The run's id would not do: a run that was deleted and triggered again has the same one.
             settled["force"] = secrets.token_hex(8)

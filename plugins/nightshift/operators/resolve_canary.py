@@ -8,12 +8,13 @@ from zoneinfo import ZoneInfo
 
 from airflow.sdk.exceptions import AirflowSkipException
 
-from nightshift.operators.canary_runs import open_canary
+from nightshift.open_canary import OpenCanary, open_canary
 from nightshift.operators.failure_message import noted_failure
 from nightshift.operators.resolve import ResolveOperator
 from nightshift.settings import Settings
 from training.contracts import JsonValue
 from training.process.waiting import waiting_for_database
+from training.registry.ledger.reasons import SIMULATED
 from training.spec import PipelineSpec
 from training.spec.rules.names import CANARY_SUFFIX
 from training.spec.schedule.instants import last_slot
@@ -28,6 +29,7 @@ class ResolveCanary(ResolveOperator):
     def __init__(self, *, model: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.model = model
+        self.canary: OpenCanary | None = None
 
     @waiting_for_database()
     def execute(self, context: Context) -> dict[str, JsonValue]:
@@ -46,13 +48,21 @@ class ResolveCanary(ResolveOperator):
         if found.dag_id != dag_id:
             # Two pipelines may make one model; each judges its own canaries, by its own rules.
             raise AirflowSkipException(f"{found.dag_id} judges it")
-        canary = found.holder
+        self.canary, canary = found, found.holder
         self.log.info("version %s has been canary since %s", canary.semantic_version or canary.version, canary.since)
 
     def as_of(self, context: Context, spec: PipelineSpec, parameter: str | None) -> datetime:
-        """Return the present, independent of the pipeline's schedule: a canary is judged by the data that has arrived."""
+        """Return the present, independent of the pipeline's schedule: a canary is judged by the data that has arrived.
+
+        Of a canary that a simulated night made, the present is the latest one of these nights.
+        """
         if parameter is not None:
             return super().as_of(context, spec, parameter)
+        simulated = None if self.canary is None else self.canary.simulated_at(Settings.from_environment().home)
+        if simulated is not None:
+            self.log.info("time is simulated: it is that of the latest night of make run")
+            self.also_settled = {SIMULATED: True}
+            return simulated
         run, rules = context["dag_run"], spec.promote.canary
         planned = (run.logical_date or run.run_after).astimezone(UTC)
         if run.start_date is None or rules is None:

@@ -18,7 +18,7 @@ from nightshift.resolved_run import ResolvedRun
 from nightshift.settings import Settings
 from nightshift.work import RefPin, Work
 from training.code.closure import Code
-from training.contracts import JsonObject, JsonValue, StageResult, canonical_json, sha256_hex, work_id
+from training.contracts import JsonObject, JsonValue, StageResult, canonical_json, instant_text, sha256_hex, work_id
 from training.evaluation.record import Rival
 from training.sources.listing import listing_for, previous_snapshot, profile_ref_name
 from training.spec import PipelineSpec, spec_part
@@ -241,8 +241,10 @@ def _canary(run: StageOfRun) -> Work:
     ledger, rivals = run.ledger(), rivals_of(run.spec, run.settings)
     aliases = ledger.standing(run.spec.promote.model)
     since = None if aliases.canary is None else aliases.canary.since
-    parameters = {**rivals, "canary_since": since, "canary_approved": approved_findings(ledger, aliases)}
-    covered = {"dataset": run.digest("dataset"), "seats": rivals}
+    if aliases.canary is not None and run.resolved.simulated:
+        since = instant_text(aliases.canary.as_of)
+    parameters = {**rivals, "canary_since": since, "canary_approved": approved_findings(ledger, aliases), **run.resolved.simulated}
+    covered = {"dataset": run.digest("dataset"), "seats": rivals, **run.resolved.simulated}
     return run.work(covered, code=run.code(families_of(run.store, rivals)), parameters=parameters)
 
 

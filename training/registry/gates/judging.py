@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal
 
-from training.contracts import JsonValue
+from training.contracts import JsonValue, instant_text
 from training.evaluation.record import EvaluationRecord
 from training.format import change, figure, finite
 from training.registry.gates.bounds import canary_bounds
 from training.registry.gates.champion import has_weights_of, is_compared
 from training.registry.gates.interface import judged
 from training.registry.gates.significance import canary_alarm
-from training.registry.ledger.reasons import ApprovedFinding, Reason
+from training.registry.ledger.reasons import SIMULATED, ApprovedFinding, Reason
 from training.spec.descriptors.gate_descriptor import Applies
 from training.spec.descriptors.gates import gates_of
 from training.spec.scalar_types import duration_text
@@ -64,7 +64,8 @@ class CanaryDecision:
     @property
     def summary(self) -> str:
         """One line: what is against it, or everything where nothing is."""
-        return _line([reason.words for reason in self.reasons if not reason.passed] or [reason.words for reason in self.reasons])
+        everything = all(reason.passed for reason in self.reasons)
+        return _line([reason.words for reason in self.reasons if everything or not reason.passed or reason.gate == SIMULATED])
 
 
 def decide(record: EvaluationRecord, rules: Evaluate, *, approval: str, promote: Promote | None = None) -> Decision:
@@ -114,6 +115,7 @@ def judge_canary(
     since: datetime,
     now: datetime,
     approved: Sequence[ApprovedFinding] = (),
+    simulated: bool = False,
 ) -> CanaryDecision:
     """Judge a canary by what arrived since it became one.
 
@@ -132,9 +134,12 @@ def judge_canary(
         rules: the spec's `evaluate`, for the primary metric and the minimum.
         since: when it became canary; `since` and `now` both with a time zone.
         approved: `decisions.approved_findings`.
+        simulated: `since` and `now` are instants of simulated nights; the reasons say so.
     """
     num_rows = record.num_rows or 0
-    reasons = list(_canary_alarms(record, canary_rules, rules, num_rows, approved))
+    words = f"simulated time: as of {instant_text(now)}, canary as of {instant_text(since)}"
+    reasons = [Reason.said(SIMULATED, words)] if simulated else []
+    reasons += _canary_alarms(record, canary_rules, rules, num_rows, approved)
     if any(not reason.passed and reason.severity != "warn" for reason in reasons):
         return CanaryDecision(outcome="roll_back", reasons=tuple(reasons))
     waits = list(_canary_waits(canary_rules, rules, record, num_rows, elapsed_seconds=(now - since).total_seconds()))

@@ -23,6 +23,10 @@ COMPARING: Final = ("improvement", "significance")
 """Gates that the line of the comparison stands for."""
 DECISIVE: Final = ("minimum", "maximum", "baseline", "tolerance")
 """Gates whose words say enough where nothing failed and there was no candidate's comparison."""
+SIMULATED: Final = "simulated"
+"""Of a look at a canary whose time is not the clock's."""
+LEADING: Final = ("standing", SIMULATED)
+"""What the ledger itself says, and what everything else is to be read by: it comes first."""
 VERDICTS: Final = {"warn": "warn", "approve": "ask"}
 TABLE_HEAD: Final = ("| gate | verdict | reason |", "| --- | --- | --- |")
 
@@ -100,13 +104,12 @@ def headline(entry: Entry, reasons: Sequence[Reason] | None = None) -> str:
 def _grounds(reasons: Sequence[Reason]) -> list[str]:
     compared = comparison_line(reasons)
     shown = COMPARING if compared else ()
-    # What the ledger itself says comes first: it explains a decision that moves nothing.
-    first = [reason.words for reason in reasons if reason.gate == "standing"]
+    first = [reason.words for reason in reasons if reason.gate in LEADING]
     # A warning decides nothing, so it comes last.
     failed = [
         f"warning: {reason.words}" if reason.verdict == "warn" else reason.words
         for reason in sorted(reasons, key=lambda reason: reason.verdict == "warn")
-        if not reason.passed and reason.gate not in (*shown, "standing")
+        if not reason.passed and reason.gate not in (*shown, *LEADING)
     ]
     last_answer = [reason for reason in reasons if reason.gate == "approval"][-1:]
     answers = [reason.words for reason in last_answer if reason.passed]

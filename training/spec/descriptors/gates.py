@@ -18,7 +18,7 @@ GATES: Final[Registry[GateDescriptor]] = Registry(
     group="nightshift.gates",
     built_in=BUILT_IN_GATES,
     # Names of reasons that are no gate's.
-    reserved=("approval", "overrides", "registered", "standing", "rollback", "time", "support", "tolerance", "patience"),
+    reserved=("approval", "overrides", "registered", "standing", "simulated", "rollback", "time", "support", "tolerance", "patience"),
     descriptor_at="{}.gate:DESCRIPTOR",
     implementation_at="{}.module:judge",
     fits=lambda found: isinstance(found, GateDescriptor) and found.settings is not None and not found.module,

@@ -11,9 +11,11 @@ from airflow.sdk.exceptions import AirflowRuntimeError, AirflowSkipException, Er
 from airflow.sdk.execution_time import task_runner
 from airflow.sdk.execution_time.comms import ErrorResponse, OKResponse, TriggerDagRun
 
+from nightshift.open_canary import night_path
 from nightshift.operators import canary_runs
 from nightshift.operators.canary_runs import MissedCanaryRunsOperator, NextCanaryRunOperator
 from nightshift.operators.resolve_canary import ResolveCanary
+from nightshift.resolved_run import ResolvedRun
 from nightshift.settings import Settings
 from training.registry.ledger.decisions import record_candidate
 from training.registry.ledger.ledger import AliasHolder, Ledger
@@ -50,7 +52,7 @@ def ledger(settings: Settings) -> Ledger:
     return Ledger(settings.database_url)
 
 
-def canary(ledger: Ledger, number: int = 2, *, pipeline: str = MODEL) -> None:
+def canary(ledger: Ledger, number: int = 2, *, pipeline: str = MODEL, run_id: str = "scheduled__2026-02-01") -> None:
     """Make version `number` the canary beside a champion."""
     for version in (number - 1, number):
         holder = AliasHolder(
@@ -63,6 +65,7 @@ def canary(ledger: Ledger, number: int = 2, *, pipeline: str = MODEL) -> None:
             "as_of": "2026-02-01T02:00:00+00:00",
             "has_canary": True,
             "pipeline": pipeline,
+            "run_id": run_id,
         }
         record_candidate(ledger, holder, model=MODEL, outcome="accepted", reasons=[], evidence=evidence, decided_by="night")
     assert ledger.standing(MODEL).canary is not None
@@ -141,10 +144,59 @@ def test_housekeeping_starts_a_look_where_none_is_to_come(
     assert [asked.dag_id for asked in supervisor.asked] == started
 
 
-def spec_with_canary(schedule: str) -> PipelineSpec:
+def simulate(settings: Settings, *nights: str) -> None:
+    """Note nights as `make run` does."""
+    for night in nights:
+        path = night_path(settings.home, MODEL, f"night-{night[:10]}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(night, encoding="utf-8")
+
+
+def test_a_canary_of_a_simulated_night_has_no_look_by_the_clock(
+    ledger: Ledger, settings: Settings, supervisor: Supervisor, execute: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    canary(ledger, run_id="night-2026-02-01")
+    simulate(settings, "2026-02-01T02:00:00+00:00")
+    with pytest.raises(AirflowSkipException, match="the next night of `make run` looks at it"):
+        execute(next_look(), in_run())
+    monkeypatch.setattr(canary_runs, "START_TIME", timedelta(days=-1))
+    assert execute(MissedCanaryRunsOperator(task_id="canary_looks"), in_run()) == []
+    assert supervisor.asked == []
+
+
+@pytest.mark.parametrize(
+    ("run_id", "parameter", "as_of"),
+    [
+        ("night-2026-02-01", None, datetime(2026, 2, 4, 2, tzinfo=UTC)),
+        ("night-2026-02-01", "2026-02-02", datetime(2026, 2, 2, tzinfo=UTC)),
+        ("scheduled__2026-02-01", None, datetime(2026, 3, 1, 2, 30, tzinfo=UTC)),
+    ],
+    ids=["simulated", "a trigger's instant", "by the schedule"],
+)
+def test_a_look_is_as_of_the_latest_simulated_night_only_where_such_a_night_made_the_canary(
+    ledger: Ledger, settings: Settings, shop: Any, execute: Any, run_id: str, parameter: str | None, as_of: datetime
+) -> None:
+    canary(ledger, run_id=run_id)
+    simulate(settings, "2026-02-01T02:00:00+00:00", "2026-02-04T02:00:00+00:00", "2026-02-03T02:00:00+00:00")
+    resolve = ResolveCanary(task_id="resolve", spec_path=str(settings.home / f"{MODEL}.yaml"), model=MODEL)
+    settings.home.joinpath(f"{MODEL}.yaml").write_bytes(yaml_with_canary("30 2 * * *"))
+    at = datetime(2026, 3, 1, 2, 31, tzinfo=UTC)
+    conf = {} if parameter is None else {"as_of": parameter}
+    run = SimpleNamespace(dag_id=DAG_ID, run_id="look-1", conf=conf, logical_date=None, run_after=as_of, start_date=at)
+    settled = execute(resolve, {"dag_run": run, "ti": SimpleNamespace(dag_id=DAG_ID, run_id="look-1", xcom_push=lambda **_named: None)})
+    assert datetime.fromisoformat(settled["as_of"]) == as_of
+    is_simulated = run_id.startswith("night") and parameter is None
+    assert ResolvedRun(settled).simulated == ({"simulated": True} if is_simulated else {})
+
+
+def yaml_with_canary(schedule: str) -> bytes:
     text = (CHECKOUT / "dags" / "pipelines" / f"{MODEL}.yaml").read_text(encoding="utf-8")
     assert PROMOTE in text
-    return parse_spec(text.replace(PROMOTE, f'promote: {{model: {MODEL}, canary: {{schedule: "{schedule}"}}}}').encode())
+    return text.replace(PROMOTE, f'promote: {{model: {MODEL}, canary: {{schedule: "{schedule}"}}}}').encode()
+
+
+def spec_with_canary(schedule: str) -> PipelineSpec:
+    return parse_spec(yaml_with_canary(schedule))
 
 
 @pytest.mark.parametrize(

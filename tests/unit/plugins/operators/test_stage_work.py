@@ -79,12 +79,19 @@ def ask(shop: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> WorkOf:
         nonce: str = "",
         read_only: bool = False,
         overrides: dict[str, Any] | None = None,
+        simulated: bool = False,
         **digests: str,
     ) -> Work:
         assert change[0] in text
         spec = resolve_uris(parse_spec(text.replace(*change, 1).encode()), os.environ)
         resolved = ResolvedRun(
-            {"spec_uri": store.put_json(freeze(spec)), "as_of": as_of.isoformat(), "force": False, "overrides": overrides or {}}
+            {
+                "spec_uri": store.put_json(freeze(spec)),
+                "as_of": as_of.isoformat(),
+                "force": False,
+                "overrides": overrides or {},
+                "simulated": simulated,
+            }
         )
         monkeypatch.setattr(stage_work, "rivals_of", lambda spec, settings: {"champion": champion, "canary": None})
         scalars: dict[str, dict[str, Any]] = {stage: {"weights_digest": weights, "best_epoch": best_epoch} for stage in ("train", "refit")}
@@ -360,7 +367,12 @@ def test_canary_stage_is_given_the_instant_from_which_its_decision_counts(ask: W
     decide_on(ledger, 2, model="search_ranking", canary=True)
     canary = ledger.standing("search_ranking").canary
     assert canary is not None
-    assert ask("canary").parameters["canary_since"] == canary.since
+    by_the_clock, simulated = ask("canary"), ask("canary", simulated=True)
+    assert by_the_clock.parameters["canary_since"] == canary.since
+    assert "simulated" not in by_the_clock.parameters
+    # Where time is simulated, that of the night that made it counts, and the page says so.
+    assert (simulated.parameters["canary_since"], simulated.parameters["simulated"]) == (canary.as_of.isoformat(), True)
+    assert simulated.id != by_the_clock.id
 
 
 def test_canary_stage_is_given_what_a_person_approved_about_the_canary(ask: WorkOf) -> None:

@@ -187,6 +187,28 @@ def test_a_better_model_becomes_canary_and_then_champion_when_its_time_has_come(
     assert standing.champion.weights_digest == models["good"].scalars["weights_digest"]
 
 
+def test_a_canary_in_simulated_time_is_judged_by_the_instants_of_nights_and_its_row_says_so(
+    bench: EvaluateBench, models: dict[str, StageResult], ledger: Ledger
+) -> None:
+    night(bench, ledger, models["blind"], "worse simulated", {**CANARY, **NO_BETTER_THAN_NAIVE})
+    night(bench, ledger, models["good"], "better simulated", CANARY)
+    seats = {alias: seat_of(ledger, alias) for alias in ("champion", "canary")}
+    since = ledger.standing("orders").canary
+    assert since is not None
+    given = {**seats, "simulated": True, "canary_since": (AS_OF - timedelta(days=3)).isoformat()}
+    judged = bench.stage("canary", {"dataset": bench.dataset_uri}, given, work="judged simulated")
+    words = f"simulated time: as of {AS_OF.isoformat()}, canary as of {(AS_OF - timedelta(days=3)).isoformat()}"
+    assert words in bench.store.reports.get(judged.reports["canary"]).decode()
+    for days, decision in ((1, "waiting"), (3, "accepted")):
+        now = (since.as_of + timedelta(days=days)).isoformat()
+        parameters = {"order": {"kind": "canary", "now": now}, "simulated": True}
+        found = bench.stage("promote", {"evaluation": judged.artifact_uri}, parameters, work=f"simulated after {days}")
+        assert found.scalars["decision"] == decision
+        assert f"simulated time: as of {now}, canary as of {since.as_of.isoformat()}; " in str(found.scalars["headline"])
+    row = ledger.history("orders")[-1]
+    assert (row.action, row.evidence["simulated"], row.reasons[0].gate) == ("promoted", True, "simulated")
+
+
 @pytest.mark.parametrize(("is_approved", "decision"), [(True, "accepted"), (False, "rolled_back")])
 def test_bound_that_a_person_approved_is_not_judged_again_by_the_canary(
     bench: EvaluateBench, models: dict[str, StageResult], ledger: Ledger, is_approved: bool, decision: str

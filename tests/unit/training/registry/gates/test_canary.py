@@ -61,6 +61,13 @@ def test_canary_that_is_no_worse_is_promoted_after_the_time_and_the_support() ->
     assert canonical_json([reason.to_json() for reason in found.reasons])
 
 
+def test_a_canary_that_waits_in_simulated_time_says_so_before_what_is_missing() -> None:
+    record, now = EvaluationRecord(baseline="champion", num_rows=0, metrics={}), SINCE + timedelta(days=1)
+    found = judge_canary(record, CANARY, rules=RULES, since=SINCE, now=now, simulated=True)
+    began = "simulated time: as of 2026-03-02T04:00:00+00:00, canary as of 2026-03-01T04:00:00+00:00; canary for 24.0 h"
+    assert (found.outcome, found.summary[: len(began)]) == ("waiting", began)
+
+
 @pytest.mark.parametrize(
     ("changes", "missing"),
     [
