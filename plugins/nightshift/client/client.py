@@ -22,6 +22,7 @@ from nightshift.queries.schemas import (
     DatasetVersion,
     DecisionDetails,
     DecisionSummary,
+    FailedHelper,
     MetricPage,
     MetricPoint,
     Model,
@@ -96,6 +97,10 @@ class Client:
     def pipelines_with_runs(self) -> Iterator[PipelineWithRun]:
         """Yield the pipelines with their newest runs, by name."""
         return self._pages("/pipelines", PipelineWithRun, {"with": "last_run"})
+
+    def failed_helpers(self) -> Iterator[FailedHelper]:
+        """Yield the helper DAGs whose newest run that has ended failed, by name."""
+        return self._pages("/failed-helpers", FailedHelper, {})
 
     def pipeline(self, name: str) -> Pipeline:
         """Return a pipeline."""

@@ -1,9 +1,10 @@
 """The log of a run's stages, as Airflow keeps it.
 
-    nightshift logs PIPELINE:RUN_ID [STAGE] [--try NUMBER] [--follow] [--json]
+    nightshift logs PIPELINE[:RUN_ID] [STAGE] [--try NUMBER] [--follow] [--json]
 
-Without STAGE: that of the stage that failed, else of the last one that has started. `--follow` prints new lines until the stage, or
-without STAGE the run, has ended. `--json` prints one record a line.
+PIPELINE may be a helper DAG: housekeeping, NAME.canary. Without RUN_ID: the newest run that has started. Without STAGE: that of the stage
+that failed, else of the last one that has started. `--follow` prints new lines until the stage, or without STAGE the run, has ended.
+`--json` prints one record a line.
 
 The server is that of --server or NIGHTSHIFT_SERVER, with the token in NIGHTSHIFT_TOKEN; without them, the laptop installation.
 
@@ -53,7 +54,7 @@ class LogRecord(TypedDict, total=False):
 def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the command line."""
     describe_server_command(parser, _logs, "nightshift logs search_ranking:night-2026-02-01 train", __doc__)
-    parser.add_argument("id", metavar="PIPELINE:RUN_ID", help="as `nightshift runs list` shows it")
+    parser.add_argument("id", metavar="PIPELINE[:RUN_ID]", help="as `nightshift runs list` and `status` show it")
     parser.add_argument("stage", nargs="?", metavar="STAGE", help="a stage, or resolve or wait")
     which = parser.add_mutually_exclusive_group()
     which.add_argument(
@@ -63,7 +64,19 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def _logs(client: Client, options: argparse.Namespace) -> int:
+    if ":" not in options.id:
+        options.id = _newest(client, options.id)
     return _follow(client, options) if options.follow else _print_one(client, options)
+
+
+def _newest(client: Client, name: str) -> str:
+    """Return the id of the newest run of a DAG that has started."""
+    # By Airflow's own route, which also has the runs of helper DAGs. A look at a canary may be queued for a later time.
+    query = {"state": ["running", "success", "failed"], "order_by": "-id", "limit": 1}
+    runs = client.airflow("GET", f"/dags/{quote(name, safe='')}/dagRuns", params=query).json()["dag_runs"]
+    if not runs:
+        raise DeniedError("logs.none", f"no run of {shown(name)} has started", hint="`nightshift status` shows when the next one starts")
+    return f"{name}:{runs[0]['dag_run_id']}"
 
 
 def _print_one(client: Client, options: argparse.Namespace) -> int:

@@ -1,12 +1,12 @@
-"""The state of all pipelines, or of one run.
+"""The state of all pipelines and of the helper DAGs whose last run failed, or of one run.
 
     nightshift status [--json]
     nightshift status PIPELINE:RUN_ID [--json]
 
 The server is that of --server or NIGHTSHIFT_SERVER, with the token in NIGHTSHIFT_TOKEN; without them, the laptop installation.
 
-Exit codes: 0 done; 1 the run has failed, or the last run of a pipeline; 2 the command line is wrong; 64 the request is wrong;
-74 the server does not answer; 77 refused.
+Exit codes: 0 done; 1 the run has failed, or the last run of a pipeline or of a helper DAG; 2 the command line is wrong;
+64 the request is wrong; 74 the server does not answer; 77 refused.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import sys
 from dataclasses import dataclass
+from datetime import datetime
 
 from nightshift.client.client import Client
 from nightshift.client.query_command import describe_server_command, print_json, print_table
@@ -24,11 +25,13 @@ from training.format import NOTHING
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Standing:
-    """A pipeline, its newest run, and its models."""
+    """A pipeline, its newest run, and its models; or a helper DAG whose last run failed."""
 
     pipeline: Pipeline
     last_run: RunSummary | None
-    models: tuple[Model, ...]
+    models: tuple[Model, ...] = ()
+    failed_since: datetime | None = None
+    """Of a helper DAG: when the first run failed after the last that succeeded."""
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -55,6 +58,14 @@ def _all(client: Client, options: argparse.Namespace) -> int:
         )
         for found in client.pipelines_with_runs()
     ]
+    found += [
+        Standing(
+            pipeline=Pipeline(**helper.model_dump(exclude={"last_run", "failed_since"})),
+            last_run=helper.last_run,
+            failed_since=helper.failed_since,
+        )
+        for helper in client.failed_helpers()
+    ]
     if options.json:
         print_json(found)
     elif not found:
@@ -75,6 +86,7 @@ def _row(found: Standing) -> tuple[str, ...]:
     behind = [
         f"decisions about {model.name} that MLflow does not show: {model.not_in_mlflow}" for model in found.models if model.not_in_mlflow
     ]
+    since = [] if found.failed_since is None else [f"since {time_words(found.failed_since)}"]
     return (
         found.pipeline.name,
         "paused" if found.pipeline.is_paused else time_words(found.pipeline.next_run_after),
@@ -82,5 +94,5 @@ def _row(found: Standing) -> tuple[str, ...]:
         ", ".join(waiting) or NOTHING,
         NOTHING if run is None else time_words(run.started_at),
         NOTHING if run is None else run.state,
-        "; ".join([*([run.note] if run is not None and run.note else []), *behind]),
+        "; ".join([*since, *([run.note] if run is not None and run.note else []), *behind]),
     )

@@ -32,7 +32,7 @@ from training.database import connect
 from training.database.pipeline_runs import record_queued
 from training.errors import DeniedError, NightshiftError, SpecError, UnavailableError, first_line, shown, spec_error
 from training.sanitizing import from_markdown
-from training.spec.rules.names import PIPELINE_TAG
+from training.spec.rules.names import HELPER_TAG, PIPELINE_TAG
 from training.spec.trigger_form import unknown_keys
 from training.stage_table import TABLE
 
@@ -54,24 +54,24 @@ def pipelines(names: set[str], *, first: str | None = None, limit: int | None = 
         first: name to begin with; None: the first one.
         limit: how many at most; None: all.
     """
-    asked = _pipelines().where(DagModel.dag_id.in_(names)).order_by(DagModel.dag_id).limit(limit)
+    asked = tagged_dags(PIPELINE_TAG).where(DagModel.dag_id.in_(names)).order_by(DagModel.dag_id).limit(limit)
     if first is not None:
         asked = asked.where(DagModel.dag_id >= first)
     with airflow_session() as session:
-        return [_pipeline(each) for each in session.scalars(asked)]
+        return [pipeline_of(each) for each in session.scalars(asked)]
 
 
 def last_runs(names: set[str]) -> dict[str, RunSummary]:
     """Return the newest run of each of these pipelines that has one."""
     newest = select(func.max(DagRun.id)).where(DagRun.dag_id.in_(names)).group_by(DagRun.dag_id)
     with airflow_session() as session:
-        return {each.dag_id: _summary(each) for each in session.scalars(_summaries().where(DagRun.id.in_(newest)))}
+        return {each.dag_id: _summary(each) for each in session.scalars(summaries().where(DagRun.id.in_(newest)))}
 
 
-def pipeline_names(names: set[str]) -> set[str]:
-    """Return those DAGs that are pipelines."""
+def pipeline_names(names: set[str], *, tag: str = PIPELINE_TAG) -> set[str]:
+    """Return those DAGs that are pipelines, or have another tag."""
     with airflow_session() as session:
-        return set(session.scalars(select(DagTag.dag_id).where(DagTag.name == PIPELINE_TAG, DagTag.dag_id.in_(names))))
+        return set(session.scalars(select(DagTag.dag_id).where(DagTag.name == tag, DagTag.dag_id.in_(names))))
 
 
 def pipeline(name: str) -> Pipeline:
@@ -81,16 +81,16 @@ def pipeline(name: str) -> Pipeline:
         DeniedError: `pipeline.unknown`.
     """
     with airflow_session() as session:
-        found = session.scalar(_pipelines().where(DagModel.dag_id == name))
+        found = session.scalar(tagged_dags(PIPELINE_TAG).where(DagModel.dag_id == name))
         if found is None:
             raise unknown_pipeline(name)
-        return _pipeline(found)
+        return pipeline_of(found)
 
 
 def has_pipeline(name: str) -> bool:
     """Return whether there is a pipeline of this name."""
     with airflow_session() as session:
-        return session.scalar(_pipelines().where(DagModel.dag_id == name)) is not None
+        return session.scalar(tagged_dags(PIPELINE_TAG).where(DagModel.dag_id == name)) is not None
 
 
 def runs(names: set[str], *, state: str | None, before: int | None, limit: int) -> tuple[list[RunSummary], int | None]:
@@ -103,7 +103,7 @@ def runs(names: set[str], *, state: str | None, before: int | None, limit: int) 
         limit: how many at most.
     """
     tagged = select(DagTag.dag_id).where(DagTag.name == PIPELINE_TAG)
-    asked = _summaries().where(DagRun.dag_id.in_(names), DagRun.dag_id.in_(tagged)).order_by(DagRun.id.desc()).limit(limit + 1)
+    asked = summaries().where(DagRun.dag_id.in_(names), DagRun.dag_id.in_(tagged)).order_by(DagRun.id.desc()).limit(limit + 1)
     if state is not None:
         asked = asked.where(DagRun.state == state)
     if before is not None:
@@ -115,13 +115,13 @@ def runs(names: set[str], *, state: str | None, before: int | None, limit: int) 
 
 
 def run(name: str, run_id: str) -> Run:
-    """Return one run with its stages.
+    """Return one run with its stages, of a pipeline or of a helper DAG.
 
     Raises:
         DeniedError: `run.unknown`.
     """
     with airflow_session() as session:
-        found = dag_run(session, name, run_id)
+        found = dag_run(session, name, run_id, (PIPELINE_TAG, HELPER_TAG))
         tasks = session.scalars(select(TaskInstance).where(TaskInstance.dag_id == name, TaskInstance.run_id == run_id))
         values = _returned(session, name, run_id)
         order = {task_id: place for place, task_id in enumerate(_chain())}
@@ -131,9 +131,9 @@ def run(name: str, run_id: str) -> Run:
         return _run(found, values.get(RESOLVE), stages)
 
 
-def dag_run(session: Session, name: str, run_id: str) -> DagRun:
-    """Return Airflow's own record of a pipeline's run; raises as `run`."""
-    tagged = select(DagTag.dag_id).where(DagTag.name == PIPELINE_TAG)
+def dag_run(session: Session, name: str, run_id: str, tags: tuple[str, ...] = (PIPELINE_TAG,)) -> DagRun:
+    """Return Airflow's own record of a run of a DAG with one of these tags; raises as `run`."""
+    tagged = select(DagTag.dag_id).where(DagTag.name.in_(tags))
     found: DagRun | None = session.scalar(select(DagRun).where(DagRun.dag_id == name, DagRun.run_id == run_id, DagRun.dag_id.in_(tagged)))
     if found is None:
         raise unknown_run(name, run_id)
@@ -280,18 +280,20 @@ def airflow_session() -> Iterator[Session]:
         raise UnavailableError("airflow.database", f"Airflow's database does not answer: {first_line(err.orig)}") from err
 
 
-def _pipelines() -> Select[DagModel]:
-    tagged = select(DagTag.dag_id).where(DagTag.name == PIPELINE_TAG)
+def tagged_dags(tag: str) -> Select[DagModel]:
+    """Return the query of the DAGs that there are with a tag."""
+    tagged = select(DagTag.dag_id).where(DagTag.name == tag)
     # Their tags in one query for all: Airflow reads them for one at a time.
     return select(DagModel).where(DagModel.dag_id.in_(tagged), DagModel.is_stale.is_(False)).options(selectinload(DagModel.tags))
 
 
-def _summaries() -> Select[DagRun]:
+def summaries() -> Select[DagRun]:
     """Return the query of all runs, as far as a summary needs them; their notes likewise."""
     return select(DagRun).options(joinedload(DagRun.dag_run_note), defer(DagRun.conf), defer(DagRun.context_carrier))
 
 
-def _pipeline(found: DagModel) -> Pipeline:
+def pipeline_of(found: DagModel) -> Pipeline:
+    """Return the record of a DAG, a pipeline's or a helper's."""
     return Pipeline(
         name=found.dag_id,
         description=found.description,

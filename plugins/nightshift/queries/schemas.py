@@ -61,6 +61,13 @@ class PipelineWithRun(Pipeline):
     last_run: RunSummary | None = Field(description="Null: there is none, or the user may not see it.")
 
 
+class FailedHelper(Pipeline):
+    """A helper DAG, whose newest run that has ended failed."""
+
+    last_run: RunSummary = Field(description="That run; its note says which task failed, and why.")
+    failed_since: datetime | None = Field(description="When the first one failed after the last that succeeded; null: not known.")
+
+
 class Artifact(Record):
     """What a stage made, in the store."""
 

@@ -15,10 +15,12 @@ from nightshift.api.problems import WRITES, responses
 from nightshift.api.routing import ApiRoute, IdempotencyKey, accepted, ordered_run_id
 from nightshift.queries import runs
 from nightshift.queries.datasets import check_usable
-from nightshift.queries.schemas import Page, Pipeline, PipelineWithRun, Run
+from nightshift.queries.failed_helpers import failed_helpers
+from nightshift.queries.schemas import FailedHelper, Page, Pipeline, PipelineWithRun, Run
 from nightshift.settings import Settings
 from training.contracts import JsonObject
 from training.database import connect
+from training.spec.rules.names import HELPER_TAG
 from training.spec.scalar_types import NAME_RULE
 from training.spec.schedule.instants import AS_OF_PATTERN, check_not_future, parse_as_of
 
@@ -78,6 +80,14 @@ def pipelines(
     last = runs.last_runs(granted.readable_among({found.name for found in page.items}))
     found = [PipelineWithRun(**dict(each), last_run=last.get(each.name)) for each in page.items]
     return Page[PipelineWithRun](items=found, next=page.next)
+
+
+@router.get("/failed-helpers", responses=responses(422))
+def failing(granted: Granted, limit: Limit = MAX_PAGE, cursor: Cursor = None) -> Page[FailedHelper]:
+    """List the helper DAGs whose newest run that has ended failed, by name."""
+    # A DAG that may be read may have runs that may not.
+    names = granted.readable_among(runs.pipeline_names(granted.readable(), tag=HELPER_TAG))
+    return page_in_parts(lambda first, count: failed_helpers(names, first=first, limit=count), lambda found: found.name, cursor, limit)
 
 
 @router.get("/pipelines/{pipeline}", responses=responses(404, 422))

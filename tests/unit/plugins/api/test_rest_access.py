@@ -20,6 +20,7 @@ READS = [
     "/openapi.json",
     "/pipelines",
     "/pipelines/search_ranking",
+    "/failed-helpers",
     "/runs",
     f"/runs/{RUN}",
     f"/experiments/search_ranking/runs/{quote(DONE, safe='')}",

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[4]
 MANAGER = "airflow.providers.fab.auth_manager.fab_auth_manager.FabAuthManager"
 OWN, OTHERS = "flight_delay", "search_ranking"
 WITHOUT_TOKEN = {"anonymous", "expired", "forged", "unsigned"}
-LISTS = {"/pipelines", "/runs", "/models", "/datasets"}
+LISTS = {"/pipelines", "/failed-helpers", "/runs", "/models", "/datasets"}
 DONE = {200, 202, 409}
 """409: the user before has done it."""
 

@@ -73,6 +73,7 @@ def numbered_again() -> None:
 READS: dict[str, dict[str, str]] = {
     "/pipelines": {"200": "/pipelines", "422": "/pipelines?limit=0"},
     "/pipelines/{pipeline}": {"200": "/pipelines/search_ranking", "404": "/pipelines/nothing", "422": "/pipelines/%00"},
+    "/failed-helpers": {"200": "/failed-helpers", "422": "/failed-helpers?limit=0"},
     "/runs": {"200": "/runs", "404": "/runs?pipeline=nothing", "422": "/runs?state=done"},
     "/runs/{id}": {"200": f"/runs/{RUN}", "404": "/runs/nothing:r", "422": "/runs/%00:r"},
     "/experiments/{experiment}/runs/{run_id}": {

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import webbrowser
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from airflow.models import Pool, TaskInstance  # noqa: TID251 - what the server reads
+from airflow.models import DagRun, Pool, TaskInstance  # noqa: TID251 - what the server reads
+from airflow.models.serialized_dag import SerializedDagModel  # noqa: TID251 - as above
 from airflow.utils.session import create_session
+from airflow.utils.state import DagRunState
+from airflow.utils.types import DagRunTriggeredByType, DagRunType
 from fastapi import Request
 from fastapi.responses import JSONResponse
 from sqlalchemy import delete, update
@@ -77,7 +80,66 @@ def test_status_asks_for_all_pipelines_at_once(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(Client, "_send", noted)
     status([])
-    assert asked == ["/models", "/pipelines"]
+    assert asked == ["/models", "/pipelines", "/failed-helpers"]
+
+
+@pytest.fixture
+def failing_rollback(server: Server) -> Server:
+    """The DAG `rollback` has succeeded once, then failed twice; a fourth run waits. That of a study has failed, and then succeeded."""
+    ran_at = datetime(2026, 2, 1, 2, tzinfo=UTC)
+    with create_session() as session:
+        for dag_id, states in (("rollback", ("success", "failed", "failed", "queued")), ("search_ranking.tune", ("failed", "success"))):
+            dag = SerializedDagModel.get_dag(dag_id, session=session)
+            assert dag is not None
+            for number, state in enumerate(states):
+                run = dag.create_dagrun(
+                    run_id=f"r{number}",
+                    run_after=ran_at,
+                    logical_date=None,
+                    data_interval=None,
+                    run_type=DagRunType.MANUAL,
+                    triggered_by=DagRunTriggeredByType.REST_API,
+                    conf={"order": "0" * 32} if dag_id == "rollback" else {},
+                    state=DagRunState(state),
+                    session=session,
+                )
+                session.flush()
+                run.end_date = ran_at + timedelta(hours=number)
+                run.note = f"failed in rollback: [rollback.order] try {number}" if state == "failed" else None
+                for task in run.get_task_instances(session=session):
+                    task.state, task.try_number, task.start_date = state, 1, ran_at
+    return server
+
+
+@pytest.mark.usefixtures("failing_rollback")
+def test_status_has_a_line_for_a_helper_dag_whose_last_ended_run_failed(capsys: pytest.CaptureFixture[str]) -> None:
+    with create_session() as session:
+        session.execute(delete(DagRun).where(DagRun.dag_id.in_(["search_ranking", "flight_delay"])))
+    assert status([]) == 1
+    _head, *pipelines, line = capsys.readouterr().out.splitlines()
+    assert (len(pipelines), line.split()[0]) == (2, "rollback")
+    assert line.endswith("failed  since 2026-02-01T03:00:00+00:00; failed in rollback: [rollback.order] try 2")
+    status(["--json"])
+    assert json.loads(capsys.readouterr().out)[-1]["last_run"]["id"] == "rollback:r2"
+
+
+def test_logs_of_a_name_are_those_of_its_newest_run_that_has_started_also_of_a_helper_dag(
+    failing_rollback: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[dict[str, list[str]]] = []
+
+    @failing_rollback.mounted.get("/api/v2/dags/rollback/dagRuns")
+    def runs_of(request: Request) -> JSONResponse:
+        asked.append({name: request.query_params.getlist(name) for name in request.query_params})
+        return JSONResponse({"dag_runs": [{"dag_run_id": "r2"}]})
+
+    @failing_rollback.mounted.get("/api/v2/dags/rollback/dagRuns/r2/taskInstances/rollback/logs/1")
+    def log() -> JSONResponse:
+        return JSONResponse({"content": [ERROR], "continuation_token": None})
+
+    assert logs(["rollback"]) == 0
+    assert asked == [{"state": ["running", "success", "failed"], "order_by": ["-id"], "limit": ["1"]}]
+    assert "DataError: 3 rows" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("server")
