@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.exceptions import DagRunTypeNotAllowed
-from airflow.models.backfill import Backfill
+from airflow.models.backfill import Backfill, NoBackfillRunsToCreate
 from sqlalchemy import event
 
 if TYPE_CHECKING:
@@ -18,11 +18,15 @@ if TYPE_CHECKING:
 HINT: Final = "Airflow's own backfill needs PostgreSQL, and this Airflow's database is SQLite: nightshift backfill {} --from DAY --to DAY"
 
 
+class RefusedBackfillError(DagRunTypeNotAllowed, NoBackfillRunsToCreate):
+    """Airflow's API answers the first with 400, its command the second with one line and exit code 1; both with this one's message."""
+
+
 def refuse_on_sqlite() -> None:
-    """Have a backfill refused before its row is written; what Airflow answers to a DAG without backfills, it answers then."""
+    """Have a backfill refused before its row is written."""
     event.listen(Backfill, "before_insert", _refuse)
 
 
 def _refuse(_mapper: Any, connection: Connection, backfill: Backfill) -> None:
     if connection.dialect.name == "sqlite":
-        raise DagRunTypeNotAllowed(HINT.format(backfill.dag_id))
+        raise RefusedBackfillError(HINT.format(backfill.dag_id))

@@ -6,14 +6,19 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import pytest
-from airflow.exceptions import DagRunTypeNotAllowed
-from airflow.models.backfill import Backfill, ReprocessBehavior, _create_backfill  # noqa: TID251 - what the api-server and the CLI call
+from airflow.api_fastapi.app import create_app, get_auth_manager
+from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+from airflow.cli.cli_parser import get_parser
+from airflow.cli.commands.backfill_command import create_backfill
+from airflow.models.backfill import Backfill, BackfillDagRun  # noqa: TID251 - what the api-server and the command write
 from airflow.models.dagrun import DagRun  # noqa: TID251 - as above
 from airflow.utils.session import create_session
+from fastapi.testclient import TestClient
 from sqlalchemy import create_engine, delete, event, func, select
 from sqlalchemy.orm import Session
 
 from nightshift.airflow_ext import backfill_refusal
+from nightshift.airflow_ext.backfill_refusal import HINT
 from nightshift_plugin import NightshiftPlugin
 from tests.databases import postgres_cluster, why_no_postgres
 
@@ -27,24 +32,35 @@ def loaded() -> Iterator[None]:
     event.remove(Backfill, "before_insert", backfill_refusal._refuse)
 
 
-def test_a_backfill_of_airflows_pages_is_refused_with_the_command_that_works(airflow_dags: None) -> None:
+@pytest.fixture
+def airflow_api(airflow_dags: None) -> TestClient:
+    """Airflow's own application, and an administrator."""
     with create_session() as session:
         session.execute(delete(DagRun))
-    day = datetime(2026, 2, 1, tzinfo=UTC)
-    with pytest.raises(DagRunTypeNotAllowed, match=f"nightshift backfill {DAG} --from DAY --to DAY"):
-        _create_backfill(
-            dag_id=DAG,
-            from_date=day,
-            to_date=day.replace(day=3),
-            max_active_runs=1,
-            reverse=False,
-            dag_run_conf=None,
-            triggering_user_name="ada",
-            reprocess_behavior=ReprocessBehavior.NONE,
-        )
+    client = TestClient(create_app(apps="core"))
+    token = get_auth_manager().generate_jwt(SimpleAuthManagerUser(username="ada", role="admin"))
+    client.headers["Authorization"] = f"Bearer {token}"
+    return client
+
+
+def num_written() -> int:
     with create_session() as session:
-        assert session.scalar(select(func.count()).select_from(Backfill)) == 0
-        assert session.scalar(select(func.count()).select_from(DagRun)) == 0
+        return sum(session.scalar(select(func.count()).select_from(kind)) or 0 for kind in (Backfill, BackfillDagRun, DagRun))
+
+
+def test_airflows_api_refuses_a_backfill_with_the_command_that_works(airflow_api: TestClient) -> None:
+    days = {"from_date": "2026-02-01T00:00:00Z", "to_date": "2026-02-03T00:00:00Z"}
+    answer = airflow_api.post("/api/v2/backfills", json={"dag_id": DAG, **days})
+    assert (answer.status_code, answer.json()) == (400, {"detail": HINT.format(DAG)})
+    assert num_written() == 0
+
+
+def test_airflows_command_refuses_a_backfill_in_one_line(airflow_dags: None, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["backfill", "create", "--dag-id", DAG, "--from-date", "2026-02-01", "--to-date", "2026-02-03"]
+    with pytest.raises(SystemExit, match="1"):
+        create_backfill(get_parser().parse_args(given))
+    assert capsys.readouterr().out.splitlines()[-1] == f"Warning: {HINT.format(DAG)}"
+    assert num_written() == 0
 
 
 @pytest.mark.skipif(bool(why_no_postgres()), reason=why_no_postgres())
