@@ -52,7 +52,7 @@ def wait_for_dags(client: AirflowApi, dags: Path, say: Callable[[str], None]) ->
             named = ", ".join(sorted(missing)[:MAX_NAMED]) + (" …" if left > MAX_NAMED else "")
             say(f"Airflow has not read {left} of {len(wanted)} DAG files yet ({named}): make status shows its log files")
             return
-        awaited.look(f"Airflow to read {left} of {len(wanted)} DAG files")
+        awaited.look(f"Airflow, which has read {len(wanted) - left} of {len(wanted)} DAG files")
         time.sleep(POLL_SECONDS)
 
 

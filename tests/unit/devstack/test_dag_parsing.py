@@ -7,10 +7,11 @@ from typing import Any, cast
 
 import pytest
 
-from devstack import dag_parsing
+from devstack import dag_parsing, lifecycle, wait_messages
 from devstack.airflow_api import AirflowApi
 from devstack.dag_parsing import MAX_SECONDS, PARSE_SECONDS, ParseLimit, wait_for_dags
 from nightshift.pipeline_files import yaml_of
+from nightshift.settings import Settings
 
 
 class Health:
@@ -74,6 +75,9 @@ class Reader(Health):
         found = [{"dag_id": name} for name in self.dags] if path == "/dags" else [{"filename": f"{name}.py"} for name in self.broken]
         return {"dags" if path == "/dags" else "import_errors": found[offset : offset + 2]}
 
+    def close(self) -> None:
+        pass
+
 
 def files(folder: Path, *pipelines: str) -> Path:
     (folder / "pipelines").mkdir()
@@ -103,3 +107,21 @@ def test_a_dag_processor_that_reads_no_further_file_ends_the_wait_with_their_nam
     said: list[str] = []
     wait_for_dags(cast("AirflowApi", Reader("housekeeping")), files(tmp_path, "first", "second"), said.append)
     assert said == ["Airflow has not read 2 of 3 DAG files yet (first, second): make status shows its log files"]
+
+
+def test_a_start_ends_once_all_dag_files_are_read_and_says_how_many_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    airflow, said = Reader(loads=("housekeeping", "first", "second")), list[str]()
+    monkeypatch.setattr(wait_messages, "EVERY_SECONDS", 0)
+    monkeypatch.setattr(lifecycle, "api", lambda _settings: airflow)
+    for step in ("require_free", "require_places", "prepare_home", "note_places", "_launch_supervisor", "wait_ready"):
+        monkeypatch.setattr(lifecycle, step, lambda *_given, **_named: None)
+    for step in ("note_database_is_current", "pause_leftovers"):
+        monkeypatch.setattr(lifecycle, step, lambda *_given: None)
+    pipelines = files(tmp_path, "first", "second") / "pipelines"
+    variables = {"NIGHTSHIFT_HOME": str(tmp_path / "home"), "NIGHTSHIFT_PIPELINES": str(pipelines)}
+    lifecycle.start(Settings.from_environment(variables), said.append)
+    assert [line.removeprefix("  waiting for Airflow, which has read ") for line in said[1:]] == [
+        "1 of 3 DAG files  0 s",
+        "2 of 3 DAG files  0 s",
+        "services are up after 0 s",
+    ]
