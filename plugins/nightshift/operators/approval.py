@@ -256,7 +256,7 @@ class AnswerOperator(FollowOperator):
         if state not in ("success", "skipped"):
             raise AirflowFailException(f"the question was not answered: task {ASK} is {state}; clear it to ask again")
         words = f"the task {ASK} is marked as {state} without an answer (Airflow's audit log says by whom): nothing is promoted"
-        return answer_request(ledger, request, "bypassed", by="somebody in Airflow", words=words)
+        return answer_request(ledger, request, "bypassed", by="a user of Airflow", words=words)
 
     def finish(self, context: Context, found: StageResult, run: RunIdentity) -> dict[str, JsonValue]:
         """Return the result for XCom, and name the run that asked: its note gets the answer, too."""
