@@ -35,4 +35,4 @@ class NightshiftPlugin(AirflowPlugin):
         del args, kwargs
         refuse_on_sqlite()
         if is_parsing_process():
-            preload()
+            preload(parses=True)

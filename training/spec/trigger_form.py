@@ -178,6 +178,13 @@ def _section(title: str, description: str, properties: Mapping[str, JsonObject])
     return {**text, "properties": dict(properties), "additionalProperties": False, "default": defaults}
 
 
+def make_schemas() -> None:
+    """Make the schemas of sections, and of the settings of built-in families, which are the same for all specs and are made once."""
+    families = filter(None, map(FAMILIES.get, FAMILIES.built_in))
+    for model in (Train, Evaluate, *(facts.settings for facts in families)):
+        _schema_of(model)
+
+
 @functools.cache
 def _schema_of(model: type[BaseModel]) -> dict[str, JsonValue]:
     return model.model_json_schema()

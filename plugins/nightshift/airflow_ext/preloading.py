@@ -4,6 +4,9 @@ A pipeline's file and each of its tasks need the factory, Airflow's DAG bag and,
 installed providers that know a kind of URI: 0.4 s of CPU in a new process, with the Kubernetes provider 0.9, and 0.03 in one that is forked
 after this. For the tasks of a run that is more than a tenth of its CPU (docs/performance.md).
 
+So are the parts of DAGs that no spec changes: the JSON Schemas of a trigger's form, a third of the CPU of a parse, and what Airflow imports
+and reads for the first DAG that it serialises, two thirds of that DAG's.
+
 After an edit or an update of the code, until the services are started again, a task would mix what is in memory with what it imports from
 the disk. So a worker drops what was preloaded where one of the files has changed (`forget_if_changed`), and its tasks import everything.
 """
@@ -28,24 +31,39 @@ _stamps: dict[str, tuple[int, int] | None] = {}
 """Path of each file that is in memory, with its modification time in ns and its size as of the import; empty before `preload`."""
 
 
-def preload() -> None:
-    """Import what DAG files and tasks of pipelines need. What cannot be imported is left to them, and to their error messages."""
+def preload(*, parses: bool = False) -> None:
+    """Import what DAG files and tasks of pipelines need. What cannot be imported is left to them, and to their error messages.
+
+    Args:
+        parses: whether the processes that are forked serialise DAGs too.
+    """
     try:
         for module in MODULES:
             importlib.import_module(module)
         from nightshift.airflow_ext.assets import CHAMPION, model_asset
-        from training.spec.descriptors.families import FAMILIES
 
         # Airflow's Kubernetes provider, for one: 0.8 s of CPU.
         importlib.import_module("nightshift.wiring.task_classes").import_classes()
-        # A spec imports the descriptor of its family by name.
-        for name in FAMILIES.built_in:
-            FAMILIES.get(name)
+        # With the descriptors of the families, which a spec imports by name.
+        importlib.import_module("training.spec.trigger_form").make_schemas()
         # Airflow looks for the handler of an asset's scheme when it sees one of that scheme for the first time.
         model_asset("preloaded", CHAMPION)
+        if parses:
+            _serialise_a_dag()
     except Exception:  # an installed provider, for one, may fail to import in its own way
         logger.warning("not everything that tasks need could be imported in advance; each of them imports it itself", exc_info=True)
     _stamps.update({path: _stamp(path) for path in _own_modules().values()})
+
+
+def _serialise_a_dag() -> None:
+    from airflow.sdk import DAG, BaseOperator
+    from airflow.serialization.serialized_objects import DagSerialization
+
+    from nightshift.airflow_ext.timetables import CronTimetable
+
+    dag = DAG("preloaded", schedule=CronTimetable("@daily", timezone="UTC", pipeline="preloaded"))
+    BaseOperator(task_id="preloaded", dag=dag)
+    DagSerialization.to_dict(dag)
 
 
 def forget_if_changed() -> bool:

@@ -23,19 +23,24 @@ ROOT = Path(__file__).resolve().parents[4]
 FORKED = """
 import json, os, sys
 from nightshift.airflow_ext.preloading import preload
-preload()
+preload(parses=True)
 threads = len(os.listdir("/proc/self/task"))
 before = set(sys.modules)
 from airflow.dag_processing.dagbag import BundleDagBag
+from airflow.serialization.serialized_objects import DagSerialization
 from nightshift.wiring.pipeline import pipeline_dag
+from training.spec.trigger_form import _schema_of
+made = _schema_of.cache_info().misses
 dag = pipeline_dag(sys.argv[1])
-print(json.dumps({"tasks": len(dag.tasks), "threads": threads, "more": sorted(set(sys.modules) - before)}))
+DagSerialization.to_dict(dag)
+found = {"tasks": len(dag.tasks), "threads": threads, "more": sorted(set(sys.modules) - before)}
+print(json.dumps({**found, "schemas": _schema_of.cache_info().misses - made}))
 """
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["local", "kubernetes"])
-def test_parsing_a_pipeline_imports_nothing_that_was_not_preloaded(tmp_path: Path, backend: str) -> None:
+def test_parsing_and_serialising_a_pipeline_imports_and_makes_nothing_that_was_not_preloaded(tmp_path: Path, backend: str) -> None:
     path = os.pathsep.join([str(ROOT), str(ROOT / "plugins")])
     environment = {**os.environ, "AIRFLOW_HOME": str(tmp_path), "AIRFLOW__CORE__LOAD_EXAMPLES": "False", "PYTHONPATH": path}
     environment |= {"NIGHTSHIFT_BACKEND": backend, "NIGHTSHIFT_KUBERNETES": str(ROOT / "docker" / "kubernetes" / "placement.yaml")}
@@ -45,6 +50,7 @@ def test_parsing_a_pipeline_imports_nothing_that_was_not_preloaded(tmp_path: Pat
     assert found["tasks"] == 8
     # Codecs are loaded by use.
     assert [name for name in found["more"] if not name.startswith("encodings.")] == []
+    assert found["schemas"] == 0
     # A fork has no other thread than the one that forks: whatever they held stays held in it.
     assert found["threads"] == 1
 
@@ -62,7 +68,7 @@ def test_plugin_preloads_in_the_dag_processor_alone(monkeypatch: pytest.MonkeyPa
     calls = []
     monkeypatch.setattr(sys, "argv", arguments)
     # Airflow puts a module of its own in the place of the imported one when it loads the plugins.
-    monkeypatch.setitem(NightshiftPlugin.on_load.__func__.__globals__, "preload", lambda: calls.append(1))
+    monkeypatch.setitem(NightshiftPlugin.on_load.__func__.__globals__, "preload", lambda *, parses: calls.append(parses))
     NightshiftPlugin.on_load()
     assert bool(calls) is expected is is_parsing_process()
 
