@@ -5,17 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations, islice
+from itertools import combinations
 from statistics import NormalDist, median
-from typing import Final
+from typing import Any, Final
+
+from sqlalchemy import select
 
 from training.contracts import instant_of
+from training.database.connect import reading
+from training.database.schema import LedgerDecisionRow
 from training.format import finite
-from training.registry.ledger.ledger import Entry, Ledger
+from training.registry.ledger.ledger import Ledger
 from training.spec.descriptors.metrics import is_lower_better
 
 KEY: Final = "retraining"
 """Of a decision's evidence: `primary`, `currency`, and `run_cost`, which is None where it is not known."""
+USED: Final = (KEY, "as_of", "champion", "champion_metrics", "metrics")
+"""Of a decision's evidence: the rest, its slices above all, is most of the text, and stays in the database."""
 RHYTHMS: Final[Mapping[str, tuple[int, float]]] = {"weekly": (52, 7.0), "daily": (365, 1.0), "hourly": (8760, 1 / 24)}
 """Rhythm to (runs a year, days between two runs)."""
 MAX_RUNS: Final = 400
@@ -58,12 +64,12 @@ def retraining_lines(ledger: Ledger, model: str) -> list[str]:
     The loss by age is the decay per day times the champion's mean age, which takes decay for a straight line and every run for a new
     champion: both flatter frequent retraining.
     """
-    entries = [entry for entry in islice(ledger.newest_first(model), MAX_RUNS) if KEY in entry.evidence and entry.request_key is None]
-    if not entries:
+    evidence = [found for found in _newest_evidence(ledger, model) if found[KEY] is not None]
+    if not evidence:
         return []
-    known = entries[0].evidence[KEY]
+    known = evidence[0][KEY]
     primary, price, currency = known["primary"], known["run_cost"], known["currency"]
-    runs = [run for entry in entries if (run := _later_run(entry, primary)) is not None]
+    runs = [run for found in evidence if (run := _later_run(found, primary)) is not None]
     found = decay(runs, is_lower_better=is_lower_better(primary))
     lines = [_decay_line(primary, len(runs), found)]
     for rhythm, (runs_per_year, days_between) in RHYTHMS.items():
@@ -107,12 +113,21 @@ def decay(runs: Sequence[LaterRun], *, is_lower_better: bool) -> Decay | None:
     )
 
 
-def _later_run(entry: Entry, primary: str) -> LaterRun | None:
-    champion, old, new = (entry.evidence.get(name) or {} for name in ("champion", "champion_metrics", "metrics"))
+def _newest_evidence(ledger: Ledger, model: str) -> list[Mapping[str, Any]]:
+    """Return `USED` of the newest decisions of runs, None for what one has not."""
+    parts = (LedgerDecisionRow.evidence[name].label(name) for name in USED)
+    of_runs = (LedgerDecisionRow.model == model, LedgerDecisionRow.request_key.is_(None))
+    asked = select(*parts).where(*of_runs).order_by(LedgerDecisionRow.id.desc()).limit(MAX_RUNS)
+    with reading(ledger.engine) as session:
+        return [row._asdict() for row in session.execute(asked)]
+
+
+def _later_run(evidence: Mapping[str, Any], primary: str) -> LaterRun | None:
+    champion, old, new = (evidence[name] or {} for name in ("champion", "champion_metrics", "metrics"))
     value = finite(old.get(primary))
     if value is None:
         return None
-    age = instant_of(entry.evidence["as_of"]) - instant_of(champion["as_of"])
+    age = instant_of(evidence["as_of"]) - instant_of(champion["as_of"])
     return LaterRun(
         age_days=age.total_seconds() / 86_400,
         champion=value,
