@@ -107,6 +107,15 @@ def test_a_list_makes_as_many_queries_for_nine_items_as_for_two(long: Seeded, pa
     assert counts[0] == counts[1] > 0
 
 
+def test_the_newest_runs_are_read_alone_and_no_older_ones_to_sort_them(long: Seeded) -> None:
+    with statements() as found:
+        assert long.get("/runs").status_code == 200
+    (asked,) = (statement for _, statement in found if statement.startswith("SELECT dag_run.id"))
+    with create_session() as session:
+        plan = session.connection().exec_driver_sql(f"EXPLAIN QUERY PLAN {asked}", ("",) * asked.count("?"))
+        assert "USE TEMP B-TREE FOR ORDER BY" not in [row.detail for row in plan]
+
+
 @pytest.mark.parametrize("path", READS)
 def test_no_read_takes_the_write_lock_of_the_ledger(seeded: Seeded, path: str) -> None:
     with statements() as found:
