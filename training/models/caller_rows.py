@@ -13,11 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from training.data.dataset.frames import pandas_column
-from training.data.join.derived import ARROW_TYPES, as_declared
+from training.data.join.derived import as_declared
 from training.errors import DataError, shown
+from training.sql.arrow_types import ARROW_TYPES
 
-TYPES: Final[Mapping[str, pa.DataType]] = {**ARROW_TYPES, "string": pa.string(), "timestamp": pa.timestamp("us", tz="UTC")}
-"""The YAML's type names."""
 OF_FRAMES: Final[Mapping[str, str]] = {
     **{name: name for name in ARROW_TYPES if name.startswith("int")},
     "float": "float32",
@@ -57,9 +56,9 @@ class _Column(NamedTuple):
     def cast(self, values: pa.Array, why: str) -> pa.Array:
         """Return values in the declared type, each of which must be one."""
         try:
-            return values.cast(TYPES[self.kind])
+            return values.cast(ARROW_TYPES[self.kind])
         except pa.ArrowInvalid:
-            row = next(n for n in range(len(values)) if not _is_castable(values.slice(n, 1), TYPES[self.kind]))
+            row = next(n for n in range(len(values)) if not _is_castable(values.slice(n, 1), ARROW_TYPES[self.kind]))
             raise self.refused(why, row) from None
 
 
@@ -109,7 +108,7 @@ def _frame(rows: Any, inputs: Mapping[str, str]) -> pd.DataFrame:
 def _typed(frame: pd.DataFrame, name: str, kind: str) -> Any:
     """Return one column without its index."""
     if name not in frame.columns:
-        return pandas_column(name, pa.chunked_array([pa.nulls(len(frame), TYPES[kind])]))
+        return pandas_column(name, pa.chunked_array([pa.nulls(len(frame), ARROW_TYPES[kind])]))
     found = frame[name]
     if isinstance(found, pd.DataFrame):
         raise DataError("schema.names", f"the rows have {found.shape[1]} columns {shown(name)}", hint="give one")
@@ -117,7 +116,7 @@ def _typed(frame: pd.DataFrame, name: str, kind: str) -> Any:
         return found.array
     values = _arrow(found, name, kind)
     if values.null_count == len(values):
-        converted = pa.nulls(len(values), TYPES[kind])
+        converted = pa.nulls(len(values), ARROW_TYPES[kind])
     else:
         converted = READERS.get(kind, _number)(_Column(name, kind, values))
     return pandas_column(name, pa.chunked_array([converted]))
@@ -168,7 +167,7 @@ def _number(column: _Column) -> pa.Array:
 
 def _float(column: _Column, values: pa.Array) -> pa.Array:
     """Return fractions as the nearest float, and integers as they are."""
-    found = values.cast(TYPES[column.kind], safe=False)
+    found = values.cast(ARROW_TYPES[column.kind], safe=False)
     if pa.types.is_integer(values.type):
         if _is_castable(values, found.type):
             return found

@@ -15,20 +15,7 @@ from training.contracts import canonical_json, sha256_hex
 from training.errors import DataError, shown
 from training.sources.table_contract import TableContract
 from training.spec.scalar_types import COLUMN_RULE
-
-ARROW_TYPES: Final[Mapping[str, pa.DataType]] = {
-    "int8": pa.int8(),
-    "int16": pa.int16(),
-    "int32": pa.int32(),
-    "int64": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "boolean": pa.bool_(),
-    "string": pa.string(),
-    "date": pa.date32(),
-    "timestamp": pa.timestamp("us", tz="UTC"),
-}
-"""The YAML's type names. A timestamp is an instant: microseconds, in UTC."""
+from training.sql.arrow_types import ARROW_TYPES
 
 MAX_NAMES_SHOWN: Final = 10
 

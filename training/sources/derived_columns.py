@@ -12,11 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from training.errors import DataError, first_line, shown
-from training.sources.arrow_schema import ARROW_TYPES, require
+from training.sources.arrow_schema import require
 from training.sources.local_times import ClockRules, instants_of, on_clock
 from training.sources.table_contract import TableContract
 from training.spec.sections.derived import SourceDerived
-from training.sql.expressions import columns_of, hardened, literal, quoted
+from training.sql.arrow_types import ARROW_TYPES
+from training.sql.expressions import SQL_TYPES, columns_of, hardened, literal, quoted
 
 INTEGERS: Final = frozenset({"TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT"})
 RESULT_TYPES: Final = {
@@ -59,7 +60,7 @@ def derive(contract: TableContract, table: pa.Table, *, source: str) -> pa.Table
             try:
                 found = connection.sql(f"SELECT {computed} AS result FROM source_rows").types[0]  # noqa: S608 - checked by columns_of
                 _check_result(str(found), derived, where=where)
-                kind = _sql_type(derived.type) if derived.zone is None else "TIMESTAMP"
+                kind = SQL_TYPES[derived.type] if derived.zone is None else "TIMESTAMP"
                 cast = f"CAST({computed} AS {kind}) AS {quoted(name)}"
                 made = connection.sql(f"SELECT *, {cast} FROM source_rows").to_arrow_table()  # noqa: S608 - checked by columns_of
             except duckdb.Error as err:
@@ -108,9 +109,3 @@ def _with_instants(table: pa.Table, local: pa.ChunkedArray, name: str, derived: 
         logger.info("%s: %s times read by %s: %s", where, f"{len(rows):,}", how, change.words)
     found = pa.Array.from_buffers(ARROW_TYPES["timestamp"], len(instants), [None, pa.py_buffer(instants)])
     return table.append_column(name, pc.if_else(pc.is_valid(local), found, pa.nulls(1, found.type)[0]))
-
-
-def _sql_type(name: str) -> str:
-    return {"int8": "TINYINT", "int16": "SMALLINT", "int32": "INTEGER", "int64": "BIGINT", "string": "VARCHAR"}.get(
-        name, "TIMESTAMPTZ" if name == "timestamp" else name.upper()
-    )

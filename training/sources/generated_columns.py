@@ -11,10 +11,11 @@ import pyarrow as pa
 
 from training.contracts import microseconds_of
 from training.errors import DataError, shown
-from training.sources.arrow_schema import ARROW_TYPES, type_name
+from training.sources.arrow_schema import type_name
 from training.sources.listing import path_below
 from training.sources.table_contract import TableContract
 from training.spec.schedule.partitions import bounds_of, values_at
+from training.sql.arrow_types import ARROW_TYPES
 
 
 def generated_column(name: str, num_rows: int, contract: TableContract, source: str, partition: str | None) -> pa.Array:

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from training.errors import DataError, NightshiftError, UnavailableError, first_line, shown
 from training.runtime.exhausted_resources import machine_limit
 from training.sanitizing import masked
-from training.sources.arrow_schema import ARROW_TYPES, check_named, declared_columns, require, schema_of, type_name
+from training.sources.arrow_schema import check_named, declared_columns, require, schema_of, type_name
 from training.sources.content import other_content
 from training.sources.derived_columns import derive
 from training.sources.generated_columns import generated_column, instant_scalar
@@ -29,6 +29,7 @@ from training.sources.size_limits import check_size, decoded_bytes
 from training.sources.stored_types import EncodingCounts, conformed, index_columns, is_changed, nested_remedy, remedy
 from training.sources.table_contract import TableContract
 from training.sources.text_columns import with_typed_texts
+from training.sql.arrow_types import ARROW_TYPES
 
 ROW_GROUP_ROWS: Final = 128 * 1024
 COMPRESSION: Final = "zstd"

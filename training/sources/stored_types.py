@@ -15,8 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from training.errors import DataError, shown
-from training.sources.arrow_schema import ARROW_TYPES, MAX_NAMES_SHOWN, type_name
+from training.sources.arrow_schema import MAX_NAMES_SHOWN, type_name
 from training.spec.sections.data import Column
+from training.sql.arrow_types import ARROW_TYPES
 from training.sql.expressions import quoted
 
 EXACT_INTEGER_DIGITS: Final = 18

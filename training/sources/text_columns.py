@@ -6,11 +6,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from training.errors import DataError, shown
-from training.sources.arrow_schema import ARROW_TYPES, type_name
+from training.sources.arrow_schema import type_name
 from training.sources.stored_types import first_refused
 from training.sources.table_contract import TableContract
 from training.spec.rules.weights import NUMBERS
 from training.spec.sections.data import Column
+from training.sql.arrow_types import ARROW_TYPES
 from training.sql.expressions import hardened, literal, quoted
 from training.sql.number_texts import NumberForm
 

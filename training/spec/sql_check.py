@@ -15,17 +15,8 @@ from training.errors import DataError, Problem, first_line, shown
 from training.spec.pipeline_spec import PipelineSpec
 from training.spec.reader.problems import problem_at
 from training.spec.reader.yaml import Document, Path
-from training.sql.expressions import columns_of, hardened, quoted
+from training.sql.expressions import SQL_TYPES, columns_of, hardened, quoted
 
-_SQL_TYPES: Final[Mapping[str, str]] = {
-    "int8": "TINYINT",
-    "int16": "SMALLINT",
-    "int32": "INTEGER",
-    "int64": "BIGINT",
-    "string": "VARCHAR",
-    "timestamp": "TIMESTAMPTZ",
-}
-"""Types of the YAML that DuckDB names in another way."""
 _HINT: Final = "write one SQL expression over the columns of one row, with the declared types"
 
 
@@ -79,5 +70,5 @@ def _expressions(spec: PipelineSpec) -> Iterator[_Expression]:
 
 
 def _no_rows(types: Mapping[str, str]) -> str:
-    columns = (f"CAST(NULL AS {_SQL_TYPES.get(kind, kind.upper())}) AS {quoted(name)}" for name, kind in types.items())
+    columns = (f"CAST(NULL AS {SQL_TYPES[kind]}) AS {quoted(name)}" for name, kind in types.items())
     return f"SELECT {', '.join(columns)} LIMIT 0"

@@ -17,6 +17,19 @@ import duckdb
 
 from training.errors import DataError, shown
 
+SQL_TYPES: Final[Mapping[str, str]] = {
+    "int8": "TINYINT",
+    "int16": "SMALLINT",
+    "int32": "INTEGER",
+    "int64": "BIGINT",
+    "float": "FLOAT",
+    "double": "DOUBLE",
+    "boolean": "BOOLEAN",
+    "string": "VARCHAR",
+    "date": "DATE",
+    "timestamp": "TIMESTAMPTZ",
+}
+"""The YAML's type names, and DuckDB's."""
 Node = dict[str, Any]
 """A node of DuckDB's parse tree, as JSON."""
 

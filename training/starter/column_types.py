@@ -10,7 +10,7 @@ from typing import Final
 import duckdb
 
 from training.spec.rules.weights import NUMBERS
-from training.sql.expressions import literal, quoted
+from training.sql.expressions import SQL_TYPES, literal, quoted
 from training.sql.number_texts import NumberForm
 from training.starter.number_forms import MARKERS, STRAY_SHARE, Texts, markers_of, numbers_of
 
@@ -28,14 +28,6 @@ INSTANT: Final = rf"{DAY}[T ]{CLOCK}{OFFSET}"
 FINE_INSTANT: Final = rf"{DAY}[T ]{FINE_CLOCK}{OFFSET}"
 LOCAL: Final = rf"{DAY}[T ]{FINE_CLOCK}"
 THOUSANDS: Final = r"-?[1-9][0-9]{0,2}([.][0-9]{3})+"
-SQL_TYPES: Final = {
-    "int64": "BIGINT",
-    "double": "DOUBLE",
-    "boolean": "BOOLEAN",
-    "date": "DATE",
-    "timestamp": "TIMESTAMPTZ",
-    "string": "VARCHAR",
-}
 _OF_JSON: Final = {"BIGINT": "int64", "UBIGINT": "int64", "DOUBLE": "double", "BOOLEAN": "boolean", "VARCHAR": "string"}
 
 

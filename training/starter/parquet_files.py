@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from training.errors import DataError, first_line
-from training.sources.arrow_schema import ARROW_TYPES, schema_of, type_name
+from training.sources.arrow_schema import schema_of, type_name
 from training.sources.content import other_content
 from training.sources.snapshot_files import int96_columns
 from training.sources.stored_types import (
@@ -27,6 +27,7 @@ from training.sources.stored_types import (
     nested_remedy,
 )
 from training.spec.sections.data import Column
+from training.sql.arrow_types import ARROW_TYPES
 
 BATCH_ROWS: Final = 2**16
 

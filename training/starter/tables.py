@@ -25,9 +25,9 @@ from training.sources.size_limits import table_limit_bytes
 from training.spec.reader.yaml import CONTROL
 from training.spec.scalar_types import SourceName
 from training.spec.sections.data import Column
-from training.sql.expressions import hardened, literal, quoted
+from training.sql.expressions import SQL_TYPES, hardened, literal, quoted
 from training.starter.column_names import free, identifiers
-from training.starter.column_types import SQL_TYPES, FoundColumn, counts_of, json_column, path_type, text_column, typed
+from training.starter.column_types import FoundColumn, counts_of, json_column, path_type, text_column, typed
 from training.starter.parquet_files import PlainParquet, plain_parquet
 from training.starter.table_files import TableFiles
 

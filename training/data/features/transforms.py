@@ -28,7 +28,7 @@ from training.data.features.target_encoding import TargetEncode, TargetFit, Targ
 from training.data.features.text_ngrams import TextFit, TextGrams
 from training.data.features.transforms_file import FORMAT_VERSION, column_of, malformed, raw_columns, read_transforms
 from training.data.features.vocabulary import QUERY_BYTES
-from training.data.join.derived import ARROW_TYPES, DerivedColumn, as_declared, check_derived, derive
+from training.data.join.derived import HIDDEN, DerivedColumn, as_declared, check_derived, derive
 from training.errors import DataError, shown
 from training.sql.expressions import hardened
 
@@ -289,7 +289,7 @@ class FittedTransforms:
                 _Feature(e["name"], KINDS[e["transform"]](**e["parameters"]), e["serve_as"], column_of(e)) for e in values["features"]
             ]
             derive_from = check_derived(derived, values["derive_from"])
-            types = {name: type_ for name, type_ in values.get("derive_types", {}).items() if type_ in ARROW_TYPES}
+            types = {name: type_ for name, type_ in values.get("derive_types", {}).items() if type_ in HIDDEN}
         except (KeyError, TypeError, ValueError) as err:
             raise malformed(err) from err
         return cls(derived=derived, derive_from=derive_from, types=types, features=features)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -12,36 +12,14 @@ import pyarrow.compute as pc
 
 from training.data.dataset.frames import FIRST_INEXACT
 from training.errors import DataError, first_line, shown
-from training.sql.expressions import columns_of, quoted
+from training.sql.arrow_types import ARROW_TYPES
+from training.sql.expressions import SQL_TYPES, columns_of, quoted
 
 if TYPE_CHECKING:
     # A registered model carries this file, and no spec.
     from training.spec import PipelineSpec
 
-SQL_TYPES: Final[Mapping[str, str]] = {
-    "int8": "TINYINT",
-    "int16": "SMALLINT",
-    "int32": "INTEGER",
-    "int64": "BIGINT",
-    "float": "FLOAT",
-    "double": "DOUBLE",
-    "boolean": "BOOLEAN",
-    "string": "VARCHAR",
-    "date": "DATE",
-    "timestamp": "TIMESTAMPTZ",
-}
-"""The YAML's type names, and DuckDB's."""
-
-ARROW_NUMBERS: Final[Mapping[str, pa.DataType]] = {
-    "int8": pa.int8(),
-    "int16": pa.int16(),
-    "int32": pa.int32(),
-    "int64": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-}
-"""The YAML's types of numbers. Pandas has integers as float64 where one is missing, and a caller may give 5 for 5.0."""
-ARROW_TYPES: Final[Mapping[str, pa.DataType]] = {**ARROW_NUMBERS, "boolean": pa.bool_(), "date": pa.date32()}
+HIDDEN: Final = ARROW_TYPES.keys() - {"string", "timestamp"}
 """The YAML's types that a pandas column of missing values alone does not show."""
 
 
@@ -78,8 +56,8 @@ def check_derived(derived: Sequence[DerivedColumn], columns: Collection[str]) ->
 
 
 def raw_types(schema: pa.Schema) -> dict[str, str]:
-    """Return the columns of `ARROW_TYPES` and their types, by the YAML's names."""
-    names = {type_: name for name, type_ in ARROW_TYPES.items()}
+    """Return the columns of a type of `HIDDEN` and their types, by the YAML's names."""
+    names = {ARROW_TYPES[name]: name for name in HIDDEN}
     return {field.name: names[field.type] for field in schema if field.type in names}
 
 
@@ -88,21 +66,22 @@ def as_declared(values: pa.Array | pa.ChunkedArray, type_: str | None, name: str
 
     Args:
         values: as pandas has them.
-        type_: the YAML's; None: it is none of `ARROW_TYPES`.
+        type_: the YAML's; None: it is none of `HIDDEN`.
 
     Raises:
         DataError: `schema.type`, a number is not of the type; `transform.precision`, an integer from 2**53 came as float64.
     """
-    if type_ is None or type_ not in ARROW_TYPES or values.type == ARROW_TYPES[type_]:
+    if type_ is None or type_ not in HIDDEN or values.type == ARROW_TYPES[type_]:
         return values
     if pa.types.is_null(values.type):
         return values.cast(ARROW_TYPES[type_])
-    if type_ not in ARROW_NUMBERS or not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
+    # Pandas has integers as float64 where one is missing, and a caller may give 5 for 5.0.
+    if type_ in ("boolean", "date") or not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
         return values
     if type_ == "int64" and pa.types.is_float64(values.type):
         _check_exact(values, name)
     try:
-        return values.cast(ARROW_NUMBERS[type_], safe=not type_.startswith(("float", "double")))
+        return values.cast(ARROW_TYPES[type_], safe=not type_.startswith(("float", "double")))
     except pa.ArrowInvalid as err:
         message = f"column {shown(name)} is declared as {type_}: {first_line(err)}"
         raise DataError("schema.type", message, hint="give values of the declared type") from err

@@ -10,9 +10,9 @@ from training.data.join.contract import JoinedTable, MainTable
 from training.data.join.engines.interface import Engine, Frame
 from training.data.join.windows import WindowColumn
 from training.data.snapshot.parquet_parts import merged
-from training.sources.arrow_schema import ARROW_TYPES
 from training.spec import PipelineSpec
 from training.spec.rules.windows import mentioned
+from training.sql.arrow_types import ARROW_TYPES
 from training.store import Manifest
 
 logger = logging.getLogger(__name__)

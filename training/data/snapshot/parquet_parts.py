@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from training.sources.arrow_schema import ARROW_TYPES
+from training.sql.arrow_types import ARROW_TYPES
 from training.sql.expressions import literal
 
 FILE_COLUMN: Final = "nightshift_file"

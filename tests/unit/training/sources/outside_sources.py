@@ -48,7 +48,7 @@ class SqliteSource:
     def read(self, part, folder, *, limit_bytes):
         import pyarrow as pa
 
-        from training.sources.arrow_schema import ARROW_TYPES
+        from training.sql.arrow_types import ARROW_TYPES
 
         columns = self.contract.columns
         fields = pa.schema([(name, ARROW_TYPES[column.type]) for name, column in columns.items()])

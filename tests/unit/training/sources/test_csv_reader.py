@@ -8,10 +8,11 @@ import pyarrow as pa
 import pytest
 
 from training.errors import DataError
-from training.sources.arrow_schema import ARROW_TYPES, declared_columns
+from training.sources.arrow_schema import declared_columns
 from training.sources.csv_reader import read_csv, read_header
 from training.sources.table_contract import TableContract
 from training.spec.sections.data import Column
+from training.sql.arrow_types import ARROW_TYPES
 
 TYPES = {"n": ARROW_TYPES["int64"], "x": ARROW_TYPES["double"], "t": ARROW_TYPES["timestamp"], "s": ARROW_TYPES["string"]}
 GOOD = b"1,1.5,2026-01-31T06:00:00Z,a\n"

@@ -11,13 +11,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from training.errors import DataError
-from training.sources.arrow_schema import ARROW_TYPES
 from training.sources.interface import SourcePart
 from training.sources.listing import list_source
 from training.sources.registry import source_of
 from training.sources.snapshot_files import read_rows
 from training.sources.table_contract import TableContract
 from training.spec.sections.data import Column
+from training.sql.arrow_types import ARROW_TYPES
 
 COLUMNS = {"id": Column(type="int64"), "sold": Column(type="timestamp")}
 SCHEMA = pa.schema([(name, ARROW_TYPES[column.type]) for name, column in COLUMNS.items()])

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from training.errors import DataError
 from training.sources import jsonl_reader
-from training.sources.arrow_schema import ARROW_TYPES
 from training.sources.jsonl_reader import first_keys, read_jsonl
+from training.sql.arrow_types import ARROW_TYPES
 
 TYPES = {name: ARROW_TYPES[kind] for name, kind in {"n": "int8", "x": "double", "t": "timestamp", "s": "string", "b": "boolean"}.items()}
 ROW = {"n": 1, "x": 1.5, "t": "2026-01-31T06:00:00Z", "s": "a", "b": True}

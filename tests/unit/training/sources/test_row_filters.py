@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from training.errors import DataError
-from training.sources.arrow_schema import ARROW_TYPES
 from training.sources.row_filters import selected
 from training.sources.table_contract import RowSample, TableContract
 from training.spec.sections.data import Column
 from training.spec.sections.derived import SourceDerived
+from training.sql.arrow_types import ARROW_TYPES
 
 TYPES = {"id": "int64", "s": "string", "d": "date", "t": "timestamp", "b": "boolean"}
 SCHEMA = pa.schema([(name, ARROW_TYPES[kind]) for name, kind in TYPES.items()])

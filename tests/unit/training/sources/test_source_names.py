@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from training.errors import DataError
-from training.sources.arrow_schema import ARROW_TYPES
 from training.sources.interface import SourcePart, SourceWindow
 from training.sources.listing import list_source
 from training.sources.registry import source_of
@@ -23,6 +22,7 @@ from training.sources.size_limits import decoded_bytes
 from training.sources.snapshot_files import part_of_rows, read_rows
 from training.sources.table_contract import RowSample, TableContract
 from training.spec.sections.data import Column
+from training.sql.arrow_types import ARROW_TYPES
 
 KINDS = ("csv", "jsonl", "parquet")
 NAMES = {

@@ -14,12 +14,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from training.errors import DataError
-from training.sources.arrow_schema import ARROW_TYPES
 from training.sources.interface import PartContent
 from training.sources.snapshot_files import part_as_is, read_rows
 from training.sources.stored_types import EncodingCounts, remedy
 from training.sources.table_contract import TableContract
 from training.spec.sections.data import Column
+from training.sql.arrow_types import ARROW_TYPES
 
 LIMIT = 10**7
 NOON = datetime(2026, 7, 1, 12, tzinfo=UTC)

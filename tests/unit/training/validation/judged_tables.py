@@ -15,9 +15,10 @@ import pyarrow.parquet as pq
 from great_expectations.data_context.types.base import ProgressBarsConfig
 from great_expectations.validator.v1_validator import Validator
 
-from training.sources.arrow_schema import ARROW_TYPES, schema_of
+from training.sources.arrow_schema import schema_of
 from training.sources.table_contract import TableContract
 from training.spec.sections.data import Column
+from training.sql.arrow_types import ARROW_TYPES
 from training.store import Manifest
 from training.store.manifests import FileEntry
 from training.validation.columns.statistics import profile
