@@ -13,7 +13,6 @@ import pyarrow as pa
 from training.sources.local_times import AROUND_US, DAY_US, ClockChange, changes_of, second_in_order
 from training.sql.expressions import literal, quoted
 from training.starter.column_names import free
-from training.starter.column_types import FoundColumn
 from training.starter.tables import FoundTable
 
 BY_TYPES: Final = ("string", "int8", "int16", "int32", "int64")
@@ -40,9 +39,9 @@ def clock_reading(table: FoundTable, sql: str, zone: str, now: datetime) -> Cloc
     Args:
         sql: the time of the clock, over the view of the rows.
     """
-    days = [day for (day,) in table.connection.sql(f"SELECT DISTINCT CAST({sql} AS DATE) FROM rows").fetchall()]  # noqa: S608 - quoted
+    days = [day for (day,) in table.rows(f"SELECT DISTINCT CAST({sql} AS DATE) FROM rows")]  # noqa: S608 - quoted
     changes = changes_of(np.array([(day - date(1970, 1, 1)).days * DAY_US for day in days], dtype=np.int64), zone)
-    counts = {change: _count(table, sql, change) for change in changes}
+    counts = {change: table.value(f"SELECT count(*) FROM rows WHERE {_within(sql, change)}") for change in changes}  # noqa: S608 - quoted
     notes = [
         f"{count:,} times are never shown by the clock, and moved forward by its change (missing: shift): {change.words}"
         for change, count in counts.items()
@@ -62,10 +61,6 @@ def clock_reading(table: FoundTable, sql: str, zone: str, now: datetime) -> Cloc
     return ClockReading("in_order" if is_in_order else "first", by, bool(notes), [*notes, more], instant)
 
 
-def _count(table: FoundTable, sql: str, change: ClockChange) -> int:
-    return int(str(table.value(f"SELECT count(*) FROM rows WHERE {_within(sql, change)}")))  # noqa: S608 - quoted
-
-
 def _within(sql: str, change: ClockChange) -> str:
     return f"epoch_us({sql}) >= {change.start_us} AND epoch_us({sql}) < {change.end_us}"
 
@@ -74,12 +69,8 @@ def _series(table: FoundTable) -> Iterator[list[str]]:
     """Yield no column, then each that may name the series of a row."""
     yield []
     for column in table.columns.values():
-        if column.type in BY_TYPES and not column.num_missing and _num_values(table, column) <= table.num_rows / ROWS_OF_A_SERIES:
+        if column.type in BY_TYPES and not column.num_missing and table.num_values(column) <= table.num_rows / ROWS_OF_A_SERIES:
             yield [column.name]
-
-
-def _num_values(table: FoundTable, column: FoundColumn) -> int:
-    return int(str(table.value(f"SELECT approx_count_distinct({quoted(column.name)}) FROM rows")))  # noqa: S608 - quoted
 
 
 def _second(table: FoundTable, sql: str, twice: Sequence[ClockChange], by: Sequence[str]) -> list[int] | None:
@@ -91,7 +82,7 @@ def _second(table: FoundTable, sql: str, twice: Sequence[ClockChange], by: Seque
             SELECT * FROM (SELECT row_number() OVER () AS n, epoch_us({sql}) AS local_us{names} FROM rows)
             WHERE local_us >= {change.start_us - AROUND_US} AND local_us < {change.end_us + AROUND_US} ORDER BY n
         """  # noqa: S608 - quoted
-        rows = table.connection.sql(query).fetchall()
+        rows = table.rows(query)
         second = second_in_order(np.array([row[1] for row in rows], dtype=np.int64), [row[2:] for row in rows], change)
         if second is None:
             return None

@@ -219,13 +219,13 @@ def _expectation(table: FoundTable, column: FoundColumn) -> tuple[str, dict[str,
     name = quoted(column.name)
     if column.type == "string":
         query = f"SELECT {name} AS value, count(*) FROM rows WHERE {name} IS NOT NULL GROUP BY 1 ORDER BY 1 LIMIT {FEW_VALUES + 1}"  # noqa: S608
-        values = [row[0] for row in table.connection.sql(query).fetchall()]
+        values = [row[0] for row in table.rows(query)]
         if 2 <= len(values) <= FEW_VALUES:
             return "expect_column_values_to_be_in_set", {"value_set": values, "mostly": MOSTLY}
         return None
     if not column.is_number:
         return None
-    low, high = table.connection.sql(f"SELECT min({name}), max({name}) FROM rows WHERE isfinite(CAST({name} AS DOUBLE))").fetchall()[0]  # noqa: S608
+    low, high = table.rows(f"SELECT min({name}), max({name}) FROM rows WHERE isfinite(CAST({name} AS DOUBLE))")[0]  # noqa: S608
     if low is None or low == high:
         return None
     least, most = limits_of(low, high)

@@ -66,7 +66,7 @@ def _key(table: FoundTable, time: EventTime, label: GuessedLabel, late: dict[str
         for column in table.columns.values()
         if column.type in KEY_TYPES and not column.num_missing and column.name not in (label.column, time.column, *late)
     ]
-    counts = {column.name: num_values(table, column) for column in usable}
+    counts = {column.name: table.num_values(column) for column in usable}
     ids = [name for name, count in counts.items() if may_be_id(table, table.columns[name], count)]
     others = sorted((name for name in counts if name not in ids), key=lambda name: (counts[name], name))
     others = [name for name in others if counts[name] > 1]
@@ -108,9 +108,5 @@ def may_be_id(table: FoundTable, column: FoundColumn, count: int) -> bool:
         return False
     if not column.type.startswith("int") or ID_NAME.search(column.name):
         return True
-    low, high = table.connection.sql(f"SELECT min({quoted(column.name)}), max({quoted(column.name)}) FROM rows").fetchall()[0]  # noqa: S608
+    low, high = table.rows(f"SELECT min({quoted(column.name)}), max({quoted(column.name)}) FROM rows")[0]  # noqa: S608 - quoted
     return bool(high - low < 2 * table.num_rows)
-
-
-def num_values(table: FoundTable, column: FoundColumn) -> int:
-    return int(str(table.value(f"SELECT approx_count_distinct({quoted(column.name)}) FROM rows") or 0))  # noqa: S608 - quoted

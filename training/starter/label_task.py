@@ -61,10 +61,10 @@ def label_of(table: FoundTable, name: str, *, task: str = "", positive: str = ""
         SELECT {sql} AS value, count(*) AS n FROM rows WHERE {sql} IS NOT NULL GROUP BY 1 ORDER BY n DESC, 1
         LIMIT {MAX_CLASSES + 1}
     """  # noqa: S608 - quoted
-    found = table.connection.sql(query).fetchall()
+    found = table.rows(query)
     if len(found) < 2:
         raise _refused(name, "all its values are the same" if found else "it has no value", "name another column")
-    missing = table.num_rows - int(str(table.value(f"SELECT count({sql}) FROM rows")))  # noqa: S608 - quoted
+    missing = table.num_rows - table.value(f"SELECT count({sql}) FROM rows")  # noqa: S608 - quoted
     if column.is_number:
         return _number(column, found, task, missing)
     label = _text(column, found, task, positive, missing)

@@ -47,7 +47,7 @@ def _of_presence(table: FoundTable, column: FoundColumn, label: str, rows: str, 
 
 def _of_values(table: FoundTable, column: FoundColumn, label: str, rows: str) -> str:
     query = f"SELECT approx_count_distinct({quoted(column.name)}), count(*) FROM {rows}"  # noqa: S608 - quoted
-    count, num_rows = table.connection.sql(query).fetchall()[0]
+    count, num_rows = table.rows(query)[0]
     if count > max(2, num_rows * MAX_VALUES_SHARE):
         return ""
     share, naive = _purity(table, quoted(column.name), label, rows)
@@ -61,7 +61,7 @@ def _purity(table: FoundTable, by: str, label: str, rows: str) -> tuple[float, f
         SELECT sum(best) / sum(total), (SELECT max(n) FROM (SELECT sum(n) AS n FROM counts GROUP BY class)) / sum(total)
         FROM (SELECT max(n) AS best, sum(n) AS total FROM counts GROUP BY value)
     """  # noqa: S608 - quoted
-    share, naive = table.connection.sql(query).fetchall()[0]
+    share, naive = table.rows(query)[0]
     return float(share or 0), float(naive or 0)
 
 
@@ -71,11 +71,10 @@ def _of_order(table: FoundTable, column: FoundColumn, label: str, rows: str, *, 
     ranked = f"SELECT rank() OVER (ORDER BY {quoted(column.name)}) AS a, {{}} AS b FROM {rows} {where}"  # noqa: S608 - quoted
     if is_number:
         query = f"SELECT corr(a, b) FROM ({ranked.format(f'rank() OVER (ORDER BY {label})')})"  # noqa: S608 - quoted
-        value = table.value(query)
-        strength = abs(float(str(value))) if value is not None else 0.0
+        strength = abs(table.value(query) or 0.0)
         # Two constants have none; DuckDB says NaN.
         return f"its rank correlation with the label is {strength:.3f}" if SURE <= strength <= 1.01 else ""
-    classes = table.connection.sql(f"SELECT {label} AS class FROM {rows} {where} GROUP BY 1 ORDER BY 1 LIMIT 3").fetchall()  # noqa: S608
+    classes = table.rows(f"SELECT {label} AS class FROM {rows} {where} GROUP BY 1 ORDER BY 1 LIMIT 3")  # noqa: S608
     if len(classes) != 2:
         return ""
     query = f"""
@@ -85,7 +84,7 @@ def _of_order(table: FoundTable, column: FoundColumn, label: str, rows: str, *, 
         )
         SELECT sum(place), count(*), (SELECT count(*) FROM numbered) FROM numbered WHERE class = (SELECT min(class) FROM numbered)
     """  # noqa: S608 - quoted
-    places, num_first, num_rows = table.connection.sql(query).fetchall()[0]
+    places, num_first, num_rows = table.rows(query)[0]
     pairs = num_first * (num_rows - num_first)
     auc = (float(places) - num_first * (num_first + 1) / 2) / pairs if pairs else 0.5
     strength = max(auc, 1 - auc)

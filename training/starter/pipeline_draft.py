@@ -15,7 +15,7 @@ from training.errors import DataError
 from training.sql.expressions import quoted
 from training.starter.column_types import FoundColumn
 from training.starter.command_options import Choices
-from training.starter.keys import is_unique, key_of, may_be_id, num_values
+from training.starter.keys import is_unique, key_of, may_be_id
 from training.starter.label_task import GuessedLabel
 from training.starter.leakage import suspects
 from training.starter.series import Series, series_of
@@ -122,7 +122,7 @@ def drafted(table: FoundTable, time: EventTime, label: GuessedLabel, choices: Ch
 
 def _range(table: FoundTable, time: EventTime, strange: StrangeTimes) -> tuple[datetime, datetime]:
     query = f"SELECT epoch_us(min({time.instant})), epoch_us(max({time.instant})) FROM rows WHERE NOT ({strange.sql})"  # noqa: S608 - quoted
-    first, last = (EPOCH + timedelta(microseconds=value) for value in table.connection.sql(query).fetchall()[0])
+    first, last = (EPOCH + timedelta(microseconds=value) for value in table.rows(query)[0])
     return first, last
 
 
@@ -140,9 +140,9 @@ def _notes(table: FoundTable, time: EventTime, row_number: str) -> list[str]:
 
 def _few_times(table: FoundTable, time: EventTime, key: Sequence[str], test_rows: str) -> list[str]:
     """Return a note where no later model can be promoted: the test rows have too few times, and the key names nothing with several rows."""
-    num_times = int(str(table.value(f"SELECT count(DISTINCT {time.instant}) FROM {test_rows}")))  # noqa: S608 - quoted
+    num_times = table.value(f"SELECT count(DISTINCT {time.instant}) FROM {test_rows}")  # noqa: S608 - quoted
     in_file = [quoted(name) for name in key if name in table.columns and name != time.name]
-    num_days = int(str(table.value(f"SELECT count(DISTINCT epoch_us({time.instant}) // 86400000000) FROM {test_rows}")))  # noqa: S608 - quoted
+    num_days = table.value(f"SELECT count(DISTINCT epoch_us({time.instant}) // 86400000000) FROM {test_rows}")  # noqa: S608 - quoted
     if num_times >= FEW_TIMES and num_days < FEW_TIMES:
         return [
             f"the test rows are of {num_days} days, which are {num_days} blocks of evaluate.block (1d): with fewer than {FEW_TIMES} the "
@@ -186,7 +186,7 @@ def _features(
 
 def _feature(table: FoundTable, column: FoundColumn, *, is_key: bool) -> tuple[str, str]:
     """Return a column's transform as YAML has it, or why it is no feature."""
-    count, known = num_values(table, column), table.num_rows - column.num_missing
+    count, known = table.num_values(column), table.num_rows - column.num_missing
     if count <= 1:
         return "", "all its values are the same"
     if column.type in ("date", "timestamp"):
@@ -200,7 +200,7 @@ def _feature(table: FoundTable, column: FoundColumn, *, is_key: bool) -> tuple[s
     if count <= known / 2 and not (is_key and count > known / 10):
         return f"{{transform: category, top: {TOP}}}", ""
     words = table.value(f"SELECT avg(len(string_split({quoted(column.name)}, ' '))) FROM rows")  # noqa: S608 - quoted
-    if float(str(words or 0)) >= MANY_WORDS:
+    if (words or 0) >= MANY_WORDS:
         return "{transform: text}", ""
     return "", "nearly each row has its own value: an id, or a text without words"
 
@@ -227,7 +227,7 @@ def _median_gap(table: FoundTable, time: EventTime) -> timedelta:
         ) WHERE gap IS NOT NULL
     """  # noqa: S608 - quoted
     gap = table.value(query)
-    return DAY if gap is None else timedelta(microseconds=int(str(gap)))
+    return DAY if gap is None else timedelta(microseconds=gap)
 
 
 def _windows(table: FoundTable, label: GuessedLabel, series: Series) -> dict[str, str]:
@@ -245,4 +245,4 @@ def _windows(table: FoundTable, label: GuessedLabel, series: Series) -> dict[str
 
 def _slices(table: FoundTable, features: dict[str, str]) -> list[str]:
     few = [name for name, text in features.items() if text == "{transform: category}"]
-    return [name for name in few if 2 <= num_values(table, table.columns[name]) <= 12][:2]
+    return [name for name in few if 2 <= table.num_values(table.columns[name]) <= 12][:2]

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Final
 
 from training.sql.expressions import literal, quoted
-from training.starter.keys import KEY_TYPES, is_unique, num_values
+from training.starter.keys import KEY_TYPES, is_unique
 from training.starter.tables import FoundTable
 from training.starter.time_columns import EventTime
 
@@ -57,11 +57,11 @@ def _entities(table: FoundTable, time: EventTime, excluded: Collection[str]) -> 
         for column in table.columns.values()
         if column.type in KEY_TYPES and not column.num_missing and column.name not in (time.column, *excluded)
     ]
-    counts = {column.name: count for column in usable if 1 < (count := num_values(table, column)) <= limit}
+    counts = {column.name: count for column in usable if 1 < (count := table.num_values(column)) <= limit}
     yield from ([name] for name in counts)
     for pair in itertools.combinations(counts, 2):
         distinct = f"SELECT count(*) FROM (SELECT DISTINCT {', '.join(map(quoted, pair))} FROM rows)"  # noqa: S608 - quoted
-        if int(str(table.value(distinct))) <= limit:
+        if table.value(distinct) <= limit:
             yield [*pair]
 
 
@@ -88,7 +88,7 @@ def _step(table: FoundTable, time: EventTime, entities: Sequence[str], zone: str
             SELECT count(*) FILTER ({clock} % step = 0), count(*), min(utc) FILTER ({clock} = step)
             FROM gaps, (SELECT quantile_disc({clock}, 0.5) FILTER ({clock} > 0) AS step FROM gaps)
         """  # noqa: S608 - quoted
-        on_grid, num_gaps, shortest_us = table.connection.sql(query).fetchall()[0]
+        on_grid, num_gaps, shortest_us = table.rows(query)[0]
         if shortest_us is not None and on_grid >= ON_GRID * num_gaps:
             return timedelta(microseconds=shortest_us)
     return None

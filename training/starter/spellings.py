@@ -24,7 +24,7 @@ def spellings(table: FoundTable, names: Sequence[str]) -> Iterator[str]:
         text = quoted(name)
         values = f"SELECT DISTINCT {text} FROM rows WHERE {text} IS NOT NULL LIMIT {MAX_VALUES}"  # noqa: S608 - quoted
         query = f"SELECT list({text} ORDER BY {text}) FROM ({values}) GROUP BY {plain} HAVING count(*) > 1 ORDER BY 1"  # noqa: S608 - quoted
-        groups = table.connection.sql(query).fetchall()
+        groups = table.rows(query)
         if groups:
             alike = ", ".join(shown(text) for text in groups[0][0][:MAX_SHOWN])
             more = f" (and {len(groups) - 1} more values)" if len(groups) > 1 else ""

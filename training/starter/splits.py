@@ -106,7 +106,7 @@ def _by_time(table: FoundTable, time: EventTime, label: GuessedLabel, first: dat
     bounds = f"{at} >= {int(first.timestamp() * 1_000_000)} AND {at} < {int(end.timestamp() * 1_000_000)}"
     used = f"{bounds} AND {label.sql} IS NOT NULL"
     query = f"SELECT quantile_disc({at}, {1 - 2 * SHARE}), quantile_disc({at}, {1 - SHARE}) FROM rows WHERE {used}"  # noqa: S608 - quoted
-    instants = table.connection.sql(query).fetchall()[0]
+    instants = table.rows(query)[0]
     if None in instants:
         raise DataError("init.split", f"{table.path}: no row with a label is older than {end}", hint="wait until the day is over")
     validation_at, test_at = (datetime.fromtimestamp(value / 1_000_000, UTC) for value in instants)
@@ -116,7 +116,7 @@ def _by_time(table: FoundTable, time: EventTime, label: GuessedLabel, first: dat
     start = end - (test + validation) * unit
     low, middle = (int(each.timestamp() * 1_000_000) for each in (start, end - test * unit))
     counts = f"count(*) FILTER ({at} < {low}), count(*) FILTER ({at} >= {low} AND {at} < {middle}), count(*) FILTER ({at} >= {middle})"
-    rows = table.connection.sql(f"SELECT {counts} FROM rows WHERE {used}").fetchall()[0]  # noqa: S608
+    rows = table.rows(f"SELECT {counts} FROM rows WHERE {used}")[0]  # noqa: S608
     if min(rows) < max(1, 0.03 * sum(rows)) and not is_fixed:
         return f"{{by: random, validation: {SHARE}, test: {SHARE}}}", ""
     suffix = "d" if unit == DAY else "h"

@@ -40,13 +40,13 @@ def strange_times(table: FoundTable, time: EventTime, now: datetime) -> StrangeT
     for day in PLACEHOLDERS:
         distance = f"abs({at} - {microseconds_of(datetime.fromisoformat(f'{day}T00:00:00+00:00'))})"
         query = f"SELECT count(*) FILTER ({distance} <= {DAY_US}), count(*) FILTER ({distance} <= {YEAR_US}) FROM rows"  # noqa: S608
-        count, near = table.connection.sql(query).fetchall()[0]
+        count, near = table.rows(query)[0]
         if 1 < count == near < table.num_rows:
             conditions.append(f"{distance} <= {DAY_US}")
             notes.append(f"{count:,} rows have a time at {day}, which often stands for a missing one: they are outside of the window")
     late = f"{at} > {until_us}"
     query = f"SELECT count(*), min({at}), max({at}) FROM rows WHERE {late}"  # noqa: S608 - quoted
-    count, oldest, newest = table.connection.sql(query).fetchall()[0]
+    count, oldest, newest = table.rows(query)[0]
     span = f"{instant_words(oldest)} to {instant_words(newest)}" if count else ""
     if count:
         conditions.append(late)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import duckdb
 from pydantic import TypeAdapter, ValidationError
@@ -63,10 +63,18 @@ class FoundTable:
         """Names that no further column can have, in small letters."""
         return {name.lower() for name in (*self.columns, *self.left_out, self.partition_start, "label")}
 
-    def value(self, sql: str) -> object:
+    def rows(self, sql: str) -> list[tuple[Any, ...]]:
+        """Return the rows of a query."""
+        return self.connection.sql(sql).fetchall()
+
+    def value(self, sql: str) -> Any:
         """Return the first value of a query's first row."""
         rows = self.connection.sql(sql).limit(1).fetchall()
         return rows[0][0] if rows else None
+
+    def num_values(self, column: FoundColumn) -> int:
+        """Return about how many different values a column has."""
+        return int(self.value(f"SELECT approx_count_distinct({quoted(column.name)}) FROM rows"))  # noqa: S608 - quoted
 
     def find(self, name: str) -> FoundColumn | None:
         """Return the column that the file calls so, else the one with this identifier."""

@@ -143,7 +143,7 @@ def _reading(table: FoundTable, column: FoundColumn, zone: str, time_format: str
     if column.is_local_time and not time_format:
         return Reading(f"CAST({name} AS TIMESTAMP)", f"a local time in {zone}", zone)
     if column.type == "int64" and not time_format:
-        low, high = table.connection.sql(f"SELECT min({name}), max({name}) FROM rows").fetchall()[0]  # noqa: S608 - quoted
+        low, high = table.rows(f"SELECT min({name}), max({name}) FROM rows")[0]  # noqa: S608 - quoted
         if YEARS[0] <= low <= high <= YEARS[1]:
             return Reading(f"timezone({place}, make_timestamp({name}, 1, 1, 0, 0, 0))", f"a year in {zone}")
     if column.is_number and time_format in ("", EPOCH_FORMAT) and (unit := _epoch_unit(table, name, time_format, now)):
@@ -168,7 +168,7 @@ def _epoch_unit(table: FoundTable, name: str, time_format: str, now: datetime) -
     """Return what numbers count since 1970, by their size; nothing where they are no times of these years."""
     if time_format:
         return "seconds"
-    low, high = table.connection.sql(f"SELECT min({name}), max({name}) FROM rows").fetchall()[0]  # noqa: S608 - quoted
+    low, high = table.rows(f"SELECT min({name}), max({name}) FROM rows")[0]  # noqa: S608 - quoted
     bounds = OLDEST.timestamp(), (now + timedelta(days=366)).timestamp()
     return next((unit for unit, (count, _sql) in EPOCHS.items() if bounds[0] * count <= low <= high <= bounds[1] * count), "")
 
@@ -194,14 +194,14 @@ def _iso_form(table: FoundTable, name: str) -> str:
         f"count(*) FILTER (regexp_full_match({name}, {literal(form)}) AND TRY_CAST({name} AS {kind}) IS NOT NULL)"
         for form, kind in casts.values()
     ]
-    counts = table.connection.sql(f"SELECT {', '.join(parts)} FROM rows").fetchall()[0]  # noqa: S608 - quoted
+    counts = table.rows(f"SELECT {', '.join(parts)} FROM rows")[0]  # noqa: S608 - quoted
     return next((words for words, count in zip(casts, counts, strict=True) if count == table.num_rows), "")
 
 
 def _format_of(table: FoundTable, name: str, text: str) -> str:
-    counts = table.connection.sql(
+    counts = table.rows(
         f"SELECT {', '.join(f'count(try_strptime({text}, {literal(each)}))' for each in FORMATS)} FROM rows"  # noqa: S608 - quoted
-    ).fetchall()[0]
+    )[0]
     found = [each for each, count in zip(FORMATS, counts, strict=True) if count == table.num_rows]
     if len(found) > 1:
         message = f"the times in column {shown(name)} have the formats {' and '.join(found)}, both in all rows"
