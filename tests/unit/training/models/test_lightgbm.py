@@ -12,7 +12,7 @@ lightgbm = pytest.importorskip("lightgbm", exc_type=(ImportError, OSError))  # t
 
 from tests.unit.training.models import family_bench  # noqa: E402
 from tests.unit.training.models.family_bench import FamilyBench  # noqa: E402
-from tests.unit.training.stages.evaluate_bench import EvaluateBench  # noqa: E402
+from tests.unit.training.stages.evaluate_bench import EvaluateBench, without_services  # noqa: E402
 from training.data.dataset.mapped_shards import MappedShards  # noqa: E402
 from training.data.dataset.reader import DatasetReader  # noqa: E402
 from training.data.features.transforms import LayoutEntry, Matrix  # noqa: E402
@@ -20,7 +20,6 @@ from training.errors import DataError, PreemptedError  # noqa: E402
 from training.models.base import FitResult, load_family  # noqa: E402
 from training.models.lightgbm.family import LightgbmSettings  # noqa: E402
 from training.models.predictor import load_predictor  # noqa: E402
-from training.registry.ledger.version_weights import MLflowRegistration  # noqa: E402
 
 TASKS = ["binary", "multiclass", "regression", "ranking"]
 SMALL = {"min_data_in_leaf": 5, "num_leaves": 7}
@@ -161,14 +160,7 @@ def test_labels_that_are_no_counts_and_no_grades_are_refused(tmp_path: Path, mon
 
 @pytest.mark.slow
 def test_a_night_with_lightgbm_ends_with_a_model_that_scores_raw_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-    monkeypatch.setenv("NIGHTSHIFT_DATABASE", f"sqlite:///{tmp_path}/nightshift.db")
-    monkeypatch.setattr("training.engine.tracking.tracker.CLOSE_SECONDS", 0.5)
-    monkeypatch.setattr(
-        "training.registry.mlflow.versions.register_candidate",
-        lambda *_args, **_named: MLflowRegistration(number="7", logged_model="m-7", artifact_digest="f" * 64),
-    )
-    monkeypatch.setattr("training.evaluation.latency.measure", lambda *_args, **_named: None)
+    without_services(monkeypatch, tmp_path)
     bench = EvaluateBench(tmp_path / "bench", "binary")
     change = {"model: boosted_trees": "model: lightgbm", "settings: {max_depth: 3}": "settings: {num_leaves: 7}"}
     model = bench.train(change)

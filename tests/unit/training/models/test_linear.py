@@ -10,7 +10,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression, PoissonRegressor, Ridge
 
 from tests.unit.training.models.family_bench import CARDINALITIES, FamilyBench
-from tests.unit.training.stages.evaluate_bench import SPEC, EvaluateBench, orders, spec_for
+from tests.unit.training.stages.evaluate_bench import SPEC, EvaluateBench, orders, spec_for, without_services
 from training.contracts import ExitCode
 from training.data.dataset.mapped_shards import MappedShards
 from training.data.dataset.reader import DatasetReader
@@ -20,7 +20,6 @@ from training.models.base import FitResult, load_family
 from training.models.linear import fitting
 from training.models.linear.family import LinearSettings
 from training.models.predictor import load_predictor
-from training.registry.ledger.version_weights import MLflowRegistration
 
 TASKS = ["binary", "multiclass", "regression"]
 MODEL = "model: boosted_trees, seed: 3, epochs: 20, learning_rate: 0.3, settings: {max_depth: 3}"
@@ -170,14 +169,7 @@ def test_keys_without_effect_and_missing_ones_are_refused_by_check(task: str, te
 @pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
 def test_a_night_with_linear_ends_with_a_model_that_scores_raw_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str) -> None:
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-    monkeypatch.setenv("NIGHTSHIFT_DATABASE", f"sqlite:///{tmp_path}/nightshift.db")
-    monkeypatch.setattr("training.engine.tracking.tracker.CLOSE_SECONDS", 0.5)
-    monkeypatch.setattr(
-        "training.registry.mlflow.versions.register_candidate",
-        lambda *_args, **_named: MLflowRegistration(number="7", logged_model="m-7", artifact_digest="f" * 64),
-    )
-    monkeypatch.setattr("training.evaluation.latency.measure", lambda *_args, **_named: None)
+    without_services(monkeypatch, tmp_path)
     bench = EvaluateBench(tmp_path / "bench", task)
     change = {MODEL: "model: linear, epochs: 100", "noise: {transform: number}": "noise: {transform: standard}"}
     model = bench.train(change)

@@ -8,12 +8,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.unit.training.stages.evaluate_bench import SPEC, EvaluateBench, orders, spec_for
+from tests.unit.training.stages.evaluate_bench import SPEC, EvaluateBench, orders, spec_for, without_services
 from training.contracts import ExitCode
 from training.data.dataset.reader import DatasetReader
 from training.errors import SpecError
 from training.models.predictor import load_predictor
-from training.registry.ledger.version_weights import MLflowRegistration
 
 pytestmark = pytest.mark.slow
 
@@ -28,14 +27,7 @@ PRIMARY = "primary: rmse"
 
 @pytest.fixture(autouse=True)
 def _offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-    monkeypatch.setenv("NIGHTSHIFT_DATABASE", f"sqlite:///{tmp_path}/nightshift.db")
-    monkeypatch.setattr("training.engine.tracking.tracker.CLOSE_SECONDS", 0.5)
-    monkeypatch.setattr(
-        "training.registry.mlflow.versions.register_candidate",
-        lambda *_args, **_named: MLflowRegistration(number="7", logged_model="m-7", artifact_digest="f" * 64),
-    )
-    monkeypatch.setattr("training.evaluation.latency.measure", lambda *_args, **_named: None)
+    without_services(monkeypatch, tmp_path)
 
 
 def skewed() -> pd.DataFrame:

@@ -74,15 +74,20 @@ def nobody_else(folder: Path, measured: Mapping[str, Mapping[str, float]] | None
         measured: what the process that measures latency would find.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-        patch.setenv("NIGHTSHIFT_DATABASE", f"sqlite:///{folder}/nightshift.db")
-        patch.setattr("training.engine.tracking.tracker.CLOSE_SECONDS", 0.5)
-        patch.setattr(
-            "training.registry.mlflow.versions.register_candidate",
-            lambda *_args, **_named: MLflowRegistration(number="7", logged_model="m-7", artifact_digest="f" * 64),
-        )
-        patch.setattr(latency, "measure", lambda *_args, **_named: measured)
+        without_services(patch, folder, measured)
         yield
+
+
+def without_services(patch: pytest.MonkeyPatch, folder: Path, measured: Mapping[str, Mapping[str, float]] | None = None) -> None:
+    """Patch as `nobody_else` does."""
+    patch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    patch.setenv("NIGHTSHIFT_DATABASE", f"sqlite:///{folder}/nightshift.db")
+    patch.setattr("training.engine.tracking.tracker.CLOSE_SECONDS", 0.5)
+    patch.setattr(
+        "training.registry.mlflow.versions.register_candidate",
+        lambda *_args, **_named: MLflowRegistration(number="7", logged_model="m-7", artifact_digest="f" * 64),
+    )
+    patch.setattr(latency, "measure", lambda *_args, **_named: measured)
 
 
 def orders(seed: int = 0) -> pd.DataFrame:

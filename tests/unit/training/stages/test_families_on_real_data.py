@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.unit.training.stages.evaluate_bench import run_stage
+from tests.unit.training.stages.evaluate_bench import run_stage, without_services
 from training.contracts import ExitCode, StageResult
 from training.data.dataset.reader import DatasetReader
 from training.models.predictor import load_predictor
-from training.registry.ledger.version_weights import MLflowRegistration
 from training.runtime.provenance import CHECKOUT
 from training.sources.listing import listing_for
 from training.spec import PipelineSpec, parse_spec, resolve_uris
@@ -77,14 +76,7 @@ def demand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demand]:
     folder = tmp_path_factory.mktemp("demand")
     runpy.run_path(str(EXAMPLE / "make_demand.py"))["make_demand"](FLIGHTS, folder / "demand.csv")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("NIGHTSHIFT_DATABASE", f"sqlite:///{folder}/nightshift.db")
-        patch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-        patch.setattr("training.engine.tracking.tracker.CLOSE_SECONDS", 0.5)
-        patch.setattr(
-            "training.registry.mlflow.versions.register_candidate",
-            lambda *_args, **_named: MLflowRegistration(number="7", logged_model="m-7", artifact_digest="f" * 64),
-        )
-        patch.setattr("training.evaluation.latency.measure", lambda *_args, **_named: None)
+        without_services(patch, folder)
         found = Demand(Store(str(folder / "store")), folder, "")
         spec = found.spec_of(TRAIN, "rmse")
         snapshot = found.stage("ingest", spec, {}, {"listing": listing_for(spec, AS_OF)}, "ingest")

@@ -11,11 +11,9 @@ from typing import Any
 
 import pytest
 
-from tests.unit.training.stages.evaluate_bench import AS_OF, SPEC, orders, run_stage, spec_for
+from tests.unit.training.stages.evaluate_bench import AS_OF, SPEC, orders, run_stage, spec_for, without_services
 from training.contracts import ExitCode, StageResult
 from training.data.dataset.reader import DatasetReader
-from training.evaluation import latency
-from training.registry.ledger.version_weights import MLflowRegistration
 from training.sources.listing import listing_for
 from training.store import Store
 
@@ -45,14 +43,7 @@ class Night:
 @pytest.fixture(autouse=True)
 def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep the stages from services."""
-    monkeypatch.setenv("NIGHTSHIFT_DATABASE", f"sqlite:///{tmp_path}/nightshift.db")
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-    monkeypatch.setattr("training.engine.tracking.tracker.CLOSE_SECONDS", 0.5)
-    monkeypatch.setattr(
-        "training.registry.mlflow.versions.register_candidate",
-        lambda *_args, **_named: MLflowRegistration(number="7", logged_model="m-7", artifact_digest="f" * 64),
-    )
-    monkeypatch.setattr(latency, "measure", lambda *_args, **_named: None)
+    without_services(monkeypatch, tmp_path)
 
 
 def nights(folder: Path, split: str) -> list[Night]:

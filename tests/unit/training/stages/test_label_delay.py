@@ -13,10 +13,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.unit.training.stages.evaluate_bench import AS_OF, NUM_ROWS, SPEC, EvaluateBench, orders
+from tests.unit.training.stages.evaluate_bench import AS_OF, NUM_ROWS, SPEC, EvaluateBench, nobody_else, orders
 from training.contracts import ExitCode
-from training.evaluation import latency
-from training.registry.ledger.version_weights import MLflowRegistration
 
 TEXT = SPEC.replace("label: {column: LABEL}", "label: {column: LABEL, known_at: settled_at}").replace(
     "      days: {type: double, known: after}",
@@ -38,15 +36,7 @@ def bookings() -> pd.DataFrame:
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EvaluateBench]:
     """Return the bookings, prepared; without a tracking server or a registry, which have tests of their own."""
     folder = tmp_path_factory.mktemp("bookings")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("NIGHTSHIFT_DATABASE", f"sqlite:///{folder}/nightshift.db")
-        patch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-        patch.setattr("training.engine.tracking.tracker.CLOSE_SECONDS", 0.5)
-        patch.setattr(
-            "training.registry.mlflow.versions.register_candidate",
-            lambda *_args, **_named: MLflowRegistration(number="7", logged_model="m-7", artifact_digest="f" * 64),
-        )
-        patch.setattr(latency, "measure", lambda *_args, **_named: None)
+    with nobody_else(folder):
         yield EvaluateBench(folder, "binary", text=TEXT, frame=bookings())
 
 

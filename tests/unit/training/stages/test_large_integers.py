@@ -8,12 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.unit.training.stages.evaluate_bench import EvaluateBench, orders
+from tests.unit.training.stages.evaluate_bench import EvaluateBench, orders, without_services
 from training.data.dataset.reader import DatasetReader
 from training.errors import DataError
-from training.evaluation import latency
 from training.models.predictor import load_predictor
-from training.registry.ledger.version_weights import MLflowRegistration
 
 pytestmark = pytest.mark.slow
 
@@ -27,14 +25,7 @@ CHANGES = {
 
 
 def test_neighbours_are_other_customers_in_training_evaluation_and_serving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NIGHTSHIFT_DATABASE", f"sqlite:///{tmp_path}/nightshift.db")
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-    monkeypatch.setattr("training.engine.tracking.tracker.CLOSE_SECONDS", 0.5)
-    monkeypatch.setattr(
-        "training.registry.mlflow.versions.register_candidate",
-        lambda *_args, **_named: MLflowRegistration(number="7", logged_model="m-7", artifact_digest="f" * 64),
-    )
-    monkeypatch.setattr(latency, "measure", lambda *_args, **_named: None)
+    without_services(monkeypatch, tmp_path)
     numbers = np.random.default_rng(1).integers(0, 4, 3000)
     customers = pd.array(LARGE + numbers, dtype="Int64")
     customers[np.arange(3000) % 50 == 0] = pd.NA

@@ -14,30 +14,20 @@ import numpy as np
 import pytest
 import xgboost
 
+from tests.unit.training.stages.evaluate_bench import LATENCY, without_services
 from tests.unit.training.stages.outside_bench import OutsideBench, boosted
 from training.contracts import ExitCode
 from training.data.features.transforms import FittedTransforms
-from training.evaluation import latency
 from training.models.predictor import load_predictor
 from training.registry.ledger.ledger import Ledger
-from training.registry.ledger.version_weights import MLflowRegistration
-
-LATENCY = {str(batch): {"p50_ms": 1.0, "p95_ms": 2.0, "p99_ms": 3.0, "rows_per_second": 9.0, "waited_share": 0.0} for batch in (1, 256)}
 
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OutsideBench]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-        patch.setenv("NIGHTSHIFT_DATABASE", f"sqlite:///{tmp_path_factory.mktemp('database')}/nightshift.db")
-        patch.setattr("training.engine.tracking.tracker.CLOSE_SECONDS", 0.2)
-        patch.setattr(
-            "training.registry.mlflow.versions.register_candidate",
-            lambda *_args, **_named: MLflowRegistration(number="7", logged_model="m-7", artifact_digest="f" * 64),
-        )
+        without_services(patch, tmp_path_factory.mktemp("database"), LATENCY)
         patch.setattr("training.stages.promote.mirror", lambda ledger, _store, model, **_options: ledger.standing(model))
         patch.setattr("training.stages.promote.registration_now", lambda _store, _model, _origin, hint: hint)
-        patch.setattr(latency, "measure", lambda *_args, **_named: LATENCY)
         yield OutsideBench(tmp_path_factory.mktemp("outside"), "binary")
 
 

@@ -9,11 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.unit.training.stages.evaluate_bench import EvaluateBench, orders
+from tests.unit.training.stages.evaluate_bench import EvaluateBench, nobody_else, orders
 from training.contracts import ExitCode
 from training.data.dataset.reader import DatasetReader
-from training.evaluation import latency
-from training.registry.ledger.version_weights import MLflowRegistration
 
 pytestmark = pytest.mark.slow
 
@@ -26,15 +24,7 @@ COUNTRIES = "values: {train: [NL], validation: [DE], test: [BE]}"
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EvaluateBench]:
     folder = tmp_path_factory.mktemp("orders")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("NIGHTSHIFT_DATABASE", f"sqlite:///{folder}/nightshift.db")
-        patch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-        patch.setattr("training.engine.tracking.tracker.CLOSE_SECONDS", 0.5)
-        patch.setattr(
-            "training.registry.mlflow.versions.register_candidate",
-            lambda *_args, **_named: MLflowRegistration(number="7", logged_model="m-7", artifact_digest="f" * 64),
-        )
-        patch.setattr(latency, "measure", lambda *_args, **_named: None)
+    with nobody_else(folder):
         yield EvaluateBench(folder, "binary")
 
 
