@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
-from nightshift.queries.schemas import DecisionDetails, DecisionSummary, Holder, Model, ModelDetails, ModelVersion, Reason
+from nightshift.queries.schemas import DecisionDetails, DecisionSummary, GateReason, Holder, Model, ModelDetails, ModelVersion
 from training.errors import DeniedError, shown
 from training.registry.ledger.decisions import weights_named
 from training.registry.ledger.ledger import AliasHolder, Entry, Ledger
@@ -112,7 +112,7 @@ def summary_of(entry: Entry) -> DecisionSummary:
         semantic_version=entry.semantic_version,
         action=entry.action,
         outcome=entry.outcome,
-        reasons=[Reason.model_validate(reason.to_json()) for reason in entry.reasons],
+        reasons=[GateReason.model_validate(reason.to_json()) for reason in entry.reasons],
         decided_at=entry.decided_at,
         decided_by=entry.decided_by,
         weights_deleted_at=entry.deleted_at,

@@ -162,7 +162,7 @@ class ModelDetails(Model):
     )
 
 
-class Reason(Record):
+class GateReason(Record):
     """What a gate found."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
@@ -182,7 +182,7 @@ class DecisionSummary(Record):
     semantic_version: str
     action: str = Field(description="What moved: `promoted`, `canary`, `canary_ended`, `rolled_back`; `recorded`: nothing.")
     outcome: str
-    reasons: list[Reason]
+    reasons: list[GateReason]
     decided_at: datetime
     decided_by: str
     weights_deleted_at: datetime | None = Field(description="When retention deleted the version's weights.")

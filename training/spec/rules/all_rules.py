@@ -6,7 +6,7 @@ still run, so that one check reports everything.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import Final
 
@@ -14,6 +14,7 @@ from training.errors import shown
 from training.spec.descriptors.families import FAMILIES
 from training.spec.reader.problems import nearest
 from training.spec.reader.yaml import Path
+from training.spec.rules.drift import drift_columns_fit
 from training.spec.rules.evaluation import (
     baseline_fits,
     baseline_is_known_in_time,
@@ -211,40 +212,6 @@ def label_delays_fit(data: Data, validate: Validate) -> Iterator[Violation]:
         yield Violation(("validate", "unknown_labels"), "field.conflict", "unknown_labels needs data.label.known_at", hint)
 
 
-def drift_columns_fit(data: Data, validate: Validate) -> Iterator[Violation]:
-    """Yield a violation for each column of `validate.drift.columns` that no table has, or that one of its limits cannot judge."""
-    source = data.source
-    compared = set(_compared(source.types, {*_alone(source.key), source.event_time}))
-    known = dict.fromkeys(source.types)
-    for table in data.features:
-        types = {name: column.type for name, column in table.columns.items()}
-        known |= dict.fromkeys(types)
-        key = [*table.on.values(), *([table.event_time] if table.event_time else [])]
-        compared |= set(_compared(types, {*_alone(key), table.event_time}))
-    for name, limits in validate.drift.columns.items():
-        path: Path = ("validate", "drift", "columns", name)
-        kinds = {kind for other, kind in compared if other == name}
-        if name not in known:
-            yield _unknown(path, name, "any table", known)
-        elif not kinds:
-            yield Violation(path, "field.conflict", f"{name} is a key, a date or a time, which are not compared", "remove it")
-        elif limits.kolmogorov_smirnov is not None and not kinds - VALUES:
-            message = f"kolmogorov_smirnov is of numbers, and {name} is of type {min(kinds)}"
-            yield Violation((*path, "kolmogorov_smirnov"), "field.conflict", message, "set psi, jensen_shannon or new_categories")
-        elif limits.new_categories is not None and not kinds & VALUES:
-            message = f"new_categories is of texts and truth values, and {name} is of type {min(kinds)}"
-            yield Violation((*path, "new_categories"), "field.conflict", message, "set psi, jensen_shannon or kolmogorov_smirnov")
-
-
-def _alone(key: Sequence[str]) -> Sequence[str]:
-    """Return the column of a key that identifies a row by itself; of several, each may be compared."""
-    return key if len(key) == 1 else ()
-
-
-def _compared(types: Mapping[str, str], keys: Collection[str | None]) -> Iterator[tuple[str, str]]:
-    yield from ((name, kind) for name, kind in types.items() if name not in keys and kind not in ("date", "timestamp"))
-
-
 def derived_columns_fit(data: Data) -> Iterator[Violation]:
     source = data.source
     taken = {name.lower(): Taken(name, source.table, ("data", "source", "columns", name)) for name in source.columns}
@@ -335,8 +302,6 @@ def _unknown(path: Path, name: str, owner: str, known: Iterable[str]) -> Violati
     return Violation(path, "column.unknown", f"{name} is not a column of {owner}", nearest(name, known))
 
 
-VALUES: Final = frozenset({"string", "boolean"})
-"""Types whose different values are compared, not their distribution."""
 RULES: Final[tuple[Rule, ...]] = (
     name_is_free,
     schedule_faults,
