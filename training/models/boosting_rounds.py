@@ -41,7 +41,7 @@ class Rounds:
 
     def result(self, weights_name: str, weights: bytes, architecture: Mapping[str, object]) -> FitResult:
         """Return what training made; the arguments are of `FitResult`."""
-        from training.models.shard_rows import learns_whole_labels
+        from training.models.shard_rows import log_objective
 
         return FitResult(
             weights_name=weights_name,
@@ -51,7 +51,7 @@ class Rounds:
             validation_loss=self.best_loss,
             history=self.history,
             num_steps=self.num_rounds,
-            whole_labels=learns_whole_labels(self.context.spec),
+            whole_labels=log_objective(self.context.spec) is not None,
         )
 
     def record(self, train_loss: float, validation_loss: float) -> None:

@@ -11,7 +11,7 @@ from training.data.dataset.scratch_arrays import slices_of
 from training.data.dataset.shard_format import SHARDED_SPLITS
 from training.data.features.rounding_loss import REFUSED_LOSS, SampledValues, rounding_loss
 from training.errors import DataError, shown
-from training.models.shard_rows import OF_COUNTS, check_counts
+from training.models.shard_rows import check_counts, log_objective
 from training.spec import PipelineSpec
 
 
@@ -27,11 +27,11 @@ def check_learnable(spec: PipelineSpec, label: NDArray[np.float64], rows: Mappin
         DataError: `label.negative`; `label.rounding`, 32 bits lose the differences of the logarithms that an objective learns;
             `label.single_class`, `poisson` and only zeros to learn from; `class_weight.unknown`.
     """
-    objective, training = spec.train.settings.get("objective"), rows["train"]
-    if objective in OF_COUNTS:
+    objective, training = log_objective(spec), rows["train"]
+    if objective is not None:
         for split in SHARDED_SPLITS if label.min() < 0 else ():
-            check_counts(label[rows[split]], str(objective))
-        _check_logarithms(label, training, str(objective))
+            check_counts(label[rows[split]], objective)
+        _check_logarithms(label, training, objective)
     largest = max(float(label[training[part]].max()) for part in slices_of(len(training)))
     if objective == "poisson" and largest == 0:
         message = f"all {len(training)} training rows have the label 0: poisson needs one above 0"

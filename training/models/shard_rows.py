@@ -12,6 +12,7 @@ from training.data.dataset.row_weights import ClassWeights
 from training.data.dataset.shard_format import SHARDED_SPLITS
 from training.data.features.classes import Classes, check_class_numbers
 from training.errors import DataError
+from training.spec.descriptors.families import FAMILIES
 
 if TYPE_CHECKING:
     from training.models.base import FitContext
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 
 LOG: Final = "log"
 """Of `train.settings.objective`: the labels are log(1 + label)."""
-OF_COUNTS: Final = ("poisson", LOG)
-"""Objectives that learn the logarithm of a label or of its mean: not that of a difference from another label."""
 
 
 class WholeLabels(MappedShards):
@@ -49,15 +48,17 @@ def shards_of(context: FitContext) -> dict[str, MappedShards]:
     """
     folder, meta = context.dataset_path, context.dataset_meta
     weights = class_weights_of(context)
-    objective = context.spec.train.settings.get("objective")
-    if objective == LOG:
-        check_counts(labels_of(context), LOG)
-    kind = LogLabels if objective == LOG else WholeLabels if objective in OF_COUNTS else MappedShards
+    objective = log_objective(context.spec)
+    if objective is not None:
+        check_counts(labels_of(context), objective)
+    kind = LogLabels if objective == LOG else MappedShards if objective is None else WholeLabels
     return {split: kind(folder, meta, split, class_weights=weights) for split in SHARDED_SPLITS}
 
 
-def learns_whole_labels(spec: PipelineSpec) -> bool:
-    return spec.train.settings.get("objective") in OF_COUNTS
+def log_objective(spec: PipelineSpec) -> str | None:
+    """Return the objective of a training that learns logarithms of whole labels, as its family says; None: it learns differences."""
+    family, objective = FAMILIES.get(spec.train.model), spec.train.settings.get("objective")
+    return str(objective) if family is not None and objective in family.log_objectives else None
 
 
 def class_weights_of(context: FitContext) -> ClassWeights | None:

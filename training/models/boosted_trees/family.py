@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal
 from pydantic import Field
 
 from training.spec.descriptors.families import NEURAL_ONLY, FamilyDescriptor
-from training.spec.rules.objectives import objective_fits
+from training.spec.rules.objectives import LOG_OBJECTIVES, objective_fits
 from training.spec.scalar_types import Section
 
 _Share = Annotated[float, Field(gt=0, le=1)]
@@ -53,6 +53,7 @@ DESCRIPTOR: Final = FamilyDescriptor(
     # As `benchmarks/tree_memory_floor.py` measures of XGBoost alone, of one output, and what the process has without rows.
     kept_row_bytes=48,
     kept_start_bytes=112 * 2**20,
+    log_objectives=LOG_OBJECTIVES,
     rules=(objective_fits,),
     outside_format="xgboost_json",
     threads=2,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from training.data.dataset.mapped_shards import MappedShards
 from training.errors import DataError, PreemptedError
 from training.models.boosting_rounds import Rounds
-from training.models.shard_rows import check_counts, labels_of, num_classes, shards_of
+from training.models.shard_rows import labels_of, num_classes, shards_of
 from training.process import liveness
 
 if TYPE_CHECKING:
@@ -126,8 +126,6 @@ def _parameters(context: FitContext) -> dict[str, Any]:
     settings = dict(train.settings)
     named, alpha, max_depth, _ = (settings.pop(key) for key in ("objective", "quantile_alpha", "max_depth", "categorical"))
     objective, metric = OBJECTIVES[task] if named is None else OF_SETTINGS[named]
-    if named == "poisson":
-        check_counts(labels_of(context), named)
     if task == "ranking":
         _check_grades(labels_of(context))
     return {

@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal
 from pydantic import Field
 
 from training.spec.descriptors.families import NEURAL_ONLY, FamilyDescriptor
-from training.spec.rules.objectives import objective_fits
+from training.spec.rules.objectives import LOG_OBJECTIVES, objective_fits
 from training.spec.scalar_types import Section
 
 _Share = Annotated[float, Field(gt=0, le=1)]
@@ -52,6 +52,7 @@ DESCRIPTOR: Final = FamilyDescriptor(
     weighted_tasks=("binary", "multiclass", "regression"),
     uses_gpus=False,
     uses_torch=False,
+    log_objectives=LOG_OBJECTIVES,
     rules=(objective_fits,),
     threads=2,
 )

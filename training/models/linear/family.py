@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal
 from pydantic import Field
 
 from training.spec.descriptors.families import NEURAL_ONLY, FamilyDescriptor
-from training.spec.rules.objectives import objective_fits
+from training.spec.rules.objectives import LOG_OBJECTIVES, objective_fits
 from training.spec.scalar_types import Section
 
 
@@ -33,5 +33,6 @@ DESCRIPTOR: Final = FamilyDescriptor(
     takes_missing_numbers=False,
     uses_gpus=False,
     uses_torch=False,
+    log_objectives=LOG_OBJECTIVES,
     rules=(objective_fits,),
 )

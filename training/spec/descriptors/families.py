@@ -67,6 +67,8 @@ class FamilyDescriptor:
     """Memory that a training keeps of each training and validation row on a CPU, whatever its limit; 0: none that is known."""
     kept_start_bytes: int = 0
     """What it takes besides."""
+    log_objectives: tuple[str, ...] = ()
+    """Values of its setting `objective` that learn the logarithm of a label or of its mean: not that of a difference from another label."""
     rules: tuple[Rule, ...] = ()
     """What else `nightshift check` refuses."""
     settings_check: str = ""

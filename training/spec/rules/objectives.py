@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from training.spec.reader.yaml import Path
 from training.spec.rules.rule_problems import Violation
@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     # Descriptors import this module, and the sections import the descriptors.
     from training.spec.sections.evaluation import Evaluate
     from training.spec.sections.train import Train
+
+LOG_OBJECTIVES: Final = ("poisson", "log")
 
 
 def objective_fits(train: Train, evaluate: Evaluate) -> Iterator[Violation]:

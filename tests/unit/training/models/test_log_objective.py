@@ -13,6 +13,7 @@ from training.contracts import ExitCode
 from training.data.dataset.reader import DatasetReader
 from training.errors import SpecError
 from training.models.predictor import load_predictor
+from training.models.shard_rows import log_objective
 
 pytestmark = pytest.mark.slow
 
@@ -65,6 +66,15 @@ def test_negative_labels_are_refused(tmp_path: Path, family: str) -> None:
     assert error is not None
     assert error["code"] == "label.negative"
     assert "log needs labels >= 0" in error["message"]
+
+
+def test_a_setting_of_another_family_that_is_called_objective_is_none_of_these() -> None:
+    train = "model: sklearn, seed: 3, settings: {estimator: sklearn.linear_model.Ridge, objective: log}"
+    assert log_objective(spec_for(SPEC, "regression", "file:///x", {MODEL: train})) is None
+    assert (
+        log_objective(spec_for(SPEC, "regression", "file:///x", {MODEL: TRAINS["linear"].replace("OBJECTIVE", "objective: log, ")}))
+        == "log"
+    )
 
 
 @pytest.mark.parametrize("objective", ["log", "poisson"])
