@@ -16,23 +16,15 @@ class DividedModel:
     """The members of a strategy (`training.engine.parallel.strategy`) that follow from gang and layout."""
 
     def __init__(self, gang: Gang, layout: Layout, *, precision: str) -> None:
-        self._gang = gang
+        self.gang = gang
         self._layout = layout
-        self._precision = precision
+        self.precision = precision
         self._module: nn.Module = nn.Identity()
         self._parameters: dict[str, nn.Parameter] = {}
 
     @property
-    def gang(self) -> Gang:
-        return self._gang
-
-    @property
-    def precision(self) -> str:
-        return self._precision
-
-    @property
     def data_rank(self) -> int:
-        return self._layout.data_rank(self._gang.rank)
+        return self._layout.data_rank(self.gang.rank)
 
     @property
     def num_data_ranks(self) -> int:
@@ -55,8 +47,8 @@ class DividedModel:
         return False
 
     def agree(self, *flags: bool) -> list[bool]:
-        with self._gang.collectives():
-            cells = torch.tensor(flags, dtype=torch.uint8, device=self._gang.device)
+        with self.gang.collectives():
+            cells = torch.tensor(flags, dtype=torch.uint8, device=self.gang.device)
             dist.all_reduce(cells, op=dist.ReduceOp.MAX)
         return [bool(cell) for cell in cells.tolist()]
 

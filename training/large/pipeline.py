@@ -65,31 +65,31 @@ class PipelinedModel(DividedModel):
         Raises:
             SpecError: `parallel.pipeline_stages`, `parallel.shared_gpu`; what `cut` raises.
         """
-        if self._gang.device.type == "cuda" and dist.get_backend() == "gloo":
+        if self.gang.device.type == "cuda" and dist.get_backend() == "gloo":
             raise shared_gpus()
         stages = list(self._cut(module, self._layout.pipeline))
         self._names = names_of_stages(module, stages, self._layout.pipeline)
         self._module = module
         self._shapes = {name: (tensor.shape, tensor.dtype) for name, tensor in module.state_dict().items()}
-        mesh = mesh_of(self._gang, self._layout)
+        mesh = mesh_of(self.gang, self._layout)
         self._stages, self._replicas = mesh.get_group(PIPELINE), mesh.get_group(DATA)
         stage = stages[self._stage_number]
         own = {id(tensor) for tensor in [*stage.parameters(), *stage.buffers()]}
         # In place: a stage and the model share tensors, and modules of both must go on to share them.
         for tensor in [*stage.parameters(), *stage.buffers()]:
-            tensor.data = tensor.data.to(self._gang.device)
+            tensor.data = tensor.data.to(self.gang.device)
         for tensor in [*module.parameters(), *module.buffers()]:
             if id(tensor) not in own:
                 tensor.data = torch.empty(0, dtype=tensor.dtype)
         self._parameters = {name: parameter for name, parameter in module.named_parameters() if id(parameter) in own}
-        self._stage = StageOfBatch(stage, self._stage_number, self._layout.pipeline, precision=self._precision, device=self._gang.device)
+        self._stage = StageOfBatch(stage, self._stage_number, self._layout.pipeline, precision=self.precision, device=self.gang.device)
         self._buffers = saved_buffers(stage) if self._layout.data > 1 else []
-        with self._gang.collectives():
+        with self.gang.collectives():
             self._copy_from_first_replica([*stage.parameters(), *stage.buffers()])
         return self._parameters
 
     def backward(self, batches: Sequence[Batch], loss: SumLoss, weight: float) -> torch.Tensor:
-        with self._gang.collectives():
+        with self.gang.collectives():
             take_from_first(self._buffers, self._replicas)
             self._learn(batches[0], loss)
             self._draw_own_numbers()
@@ -100,7 +100,7 @@ class PipelinedModel(DividedModel):
                 self._add_up_gradients()
             found = torch.stack(totals).sum() if self._is_last else torch.zeros(())
             # The divergence guard of every stage must see it.
-            total = found.to(self._gang.device, torch.float64)
+            total = found.to(self.gang.device, torch.float64)
             dist.broadcast(total, group=self._stages, group_src=self._layout.pipeline - 1)
         return total
 
@@ -132,7 +132,7 @@ class PipelinedModel(DividedModel):
             self._stage,
             self._stage_number,
             self._layout.pipeline,
-            self._gang.device,
+            self.gang.device,
             input_args=() if takes is None else (takes,),
             output_args=torch.empty((), device="meta") if gives is None else gives,
             group=self._stages,
@@ -148,14 +148,14 @@ class PipelinedModel(DividedModel):
             return
         seed = int(torch.randint(2**62, ())) + self._stage_number
         torch.default_generator.manual_seed(seed)
-        if self._gang.device.type == "cuda":
+        if self.gang.device.type == "cuda":
             torch.cuda.manual_seed(seed)
 
     def _add_up_gradients(self) -> None:
         """Add up the gradients of this stage over the replicas; each process has divided its own by all units."""
         parameters = [parameter for parameter in self._parameters.values() if parameter.requires_grad]
         # A parameter may have a gradient on one replica alone.
-        known = torch.tensor([parameter.grad is not None for parameter in parameters], dtype=torch.uint8, device=self._gang.device)
+        known = torch.tensor([parameter.grad is not None for parameter in parameters], dtype=torch.uint8, device=self.gang.device)
         dist.all_reduce(known, op=dist.ReduceOp.MAX, group=self._replicas)
         gradients = []
         for parameter, is_known in zip(parameters, known.tolist(), strict=True):
@@ -173,23 +173,23 @@ class PipelinedModel(DividedModel):
         return whole_muon
 
     def clip(self, max_norm: float) -> float:
-        with self._gang.collectives():
-            return clip_divided_gradients(self._parameters.values(), max_norm, device=self._gang.device, stages=self._stages)
+        with self.gang.collectives():
+            return clip_divided_gradients(self._parameters.values(), max_norm, device=self.gang.device, stages=self._stages)
 
     def summed_loss(self, batches: Iterable[Batch], loss: SumLoss) -> float:
         """Each batch goes through the stages alone; with buffers, every replica uses those of the first one."""
-        with self._gang.collectives():
+        with self.gang.collectives():
             self._copy_from_first_replica(self._stage.buffers())
         self._set_mode(is_training=False)
         total = 0.0
-        with torch.no_grad(), self._gang.collectives():
+        with torch.no_grad(), self.gang.collectives():
             for batch in batches:
                 liveness.moved()
                 self._learn(batch, loss)
                 if len(batch["label"]):
                     total += self._forward(batch, loss)
         self._set_mode(is_training=True)
-        return self._gang.sum(total)[0]
+        return self.gang.sum(total)[0]
 
     def _set_mode(self, *, is_training: bool) -> None:
         self._stage.train(is_training)
@@ -202,9 +202,9 @@ class PipelinedModel(DividedModel):
         batch = self._stage.on_device(batch)
         given: Batch | torch.Tensor = batch
         if self._passed.takes is not None:
-            given = self._passed.takes.tensor(len(batch["label"]), self._gang.device)
+            given = self._passed.takes.tensor(len(batch["label"]), self.gang.device)
             dist.recv(given, group=self._stages, group_src=self._stage_number - 1)
-        with autocast(self._precision, self._gang.device):
+        with autocast(self.precision, self.gang.device):
             output = self._stage.stage(given)
             if self._is_last:
                 return float(loss(ComputedOutput(output, batch), batch))
@@ -219,18 +219,18 @@ class PipelinedModel(DividedModel):
         """Each stage of the first replica sends its tensors to the first process."""
         if not weights or self.data_rank > 0:
             return {}
-        found = {name: tensor.cpu() for name, tensor in weights.items()} if self._gang.is_first else {}
-        with self._gang.collectives():
+        found = {name: tensor.cpu() for name, tensor in weights.items()} if self.gang.is_first else {}
+        with self.gang.collectives():
             for number, names in enumerate(self._names[1:], start=1):
                 for name in names:
                     if number == self._stage_number:
                         dist.send(_bytes(weights[name]), group=self._stages, group_dst=0)
-                    elif self._gang.is_first:
+                    elif self.gang.is_first:
                         shape, dtype = self._shapes[name]
-                        tensor = torch.empty(shape, dtype=dtype, device=self._gang.device)
+                        tensor = torch.empty(shape, dtype=dtype, device=self.gang.device)
                         dist.recv(_bytes(tensor), group=self._stages, group_src=number)
                         found[name] = tensor.cpu()
-        return {name: found[name] for name in self._shapes} if self._gang.is_first else {}
+        return {name: found[name] for name in self._shapes} if self.gang.is_first else {}
 
     def _copy_from_first_replica(self, tensors: Iterable[torch.Tensor]) -> None:
         if self._layout.data == 1:

@@ -196,17 +196,17 @@ class ShardedModel(DividedModel):
 
     def place(self, module: nn.Module) -> Mapping[str, nn.Parameter]:
         _check_shapes(module)
-        mesh = mesh_of(self._gang, self._layout)
-        self._module = module.to(self._gang.device)
-        self._gang.copy_from_first([*module.parameters(), *module.buffers()])
-        dtype = DTYPES[self._precision]
+        mesh = mesh_of(self.gang, self._layout)
+        self._module = module.to(self.gang.device)
+        self.gang.copy_from_first([*module.parameters(), *module.buffers()])
+        dtype = DTYPES[self.precision]
         # What a block gives stays in half precision: the layer after it has its parameters in that.
         inner, outer = (
             MixedPrecisionPolicy() if dtype is torch.float32 else MixedPrecisionPolicy(dtype, torch.float32, output_dtype)
             for output_dtype in (None, torch.float32)
         )
         used = mesh[DATA, SHARD] if self._layout.data > 1 else mesh[SHARD]
-        with self._gang.collectives():
+        with self.gang.collectives():
             if self._tensor_plan is not None and self._layout.tensor > 1:
                 divide_layers(module, mesh[TENSOR], self._tensor_plan(module))
             self._mesh = mesh
@@ -220,7 +220,7 @@ class ShardedModel(DividedModel):
 
     def backward(self, batches: Sequence[Batch], loss: SumLoss, weight: float) -> torch.Tensor:
         totals = []
-        with self._gang.collectives():
+        with self.gang.collectives():
             take_from_first(self._buffers)
             for number, batch in enumerate(batches, start=1):
                 if self._layout.data > 1 and isinstance(self._module, FSDPModule):
@@ -232,7 +232,7 @@ class ShardedModel(DividedModel):
                 totals.append(total.detach())
             if len(batches) > 1 and self._layout.data > 1:
                 _check_averaged(self._module)
-            self._reductions.check_same(self._gang.device)
+            self._reductions.check_same(self.gang.device)
             found = torch.stack(totals).sum()
             self._num_steps += 1
             # Again after 2, 4, 8, … steps: a layer that begins with zeros hides the gradients of what is before it.
@@ -245,31 +245,31 @@ class ShardedModel(DividedModel):
         return DividedMuon
 
     def clip(self, max_norm: float) -> float:
-        with self._gang.collectives():
-            return clip_divided_gradients(self._parameters.values(), max_norm, device=self._gang.device)
+        with self.gang.collectives():
+            return clip_divided_gradients(self._parameters.values(), max_norm, device=self.gang.device)
 
     def summed_loss(self, batches: Iterable[Batch], loss: SumLoss) -> float:
         """All ranks go through the same batches together, since each forward pass gathers parameters; an empty share counts nothing."""
-        self._gang.copy_from_first(self._module.buffers())
+        self.gang.copy_from_first(self._module.buffers())
         self._module.eval()
         total = 0.0
-        with torch.no_grad(), self._gang.collectives():
+        with torch.no_grad(), self.gang.collectives():
             for batch in batches:
                 liveness.moved()
                 found = loss(self._module, self._on_device(batch))
                 total += float(found) if len(batch["label"]) else 0.0
         self._module.train()
         # Processes of one tensor group have the same rows.
-        return self._gang.sum(total if self._gang.rank % self._layout.tensor == 0 else 0.0)[0]
+        return self.gang.sum(total if self.gang.rank % self._layout.tensor == 0 else 0.0)[0]
 
     def whole(self, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         found = {}
-        with self._gang.collectives():
+        with self.gang.collectives():
             for name, tensor in weights.items():
                 whole = gathered(tensor) if isinstance(tensor, DTensor) else tensor
-                if self._gang.is_first:
+                if self.gang.is_first:
                     found[name] = whole.cpu()
         return found
 
     def _on_device(self, batch: Batch) -> Batch:
-        return {name: cells.to(self._gang.device, non_blocking=True) for name, cells in batch.items()}
+        return {name: cells.to(self.gang.device, non_blocking=True) for name, cells in batch.items()}

@@ -39,12 +39,8 @@ class StopFlag:
     """Set once this process is to stop; the work decides when it can."""
 
     def __init__(self) -> None:
-        self._requested = False
+        self.requested = False
         self._commit_by = math.inf
-
-    @property
-    def requested(self) -> bool:
-        return self._requested
 
     @property
     def seconds_left(self) -> float:
@@ -59,7 +55,7 @@ class StopFlag:
         """
         if seconds < math.inf:
             self._commit_by = min(self._commit_by, time.monotonic() + seconds - min(END_SECONDS, END_SHARE * seconds))
-        self._requested = True
+        self.requested = True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

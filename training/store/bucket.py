@@ -65,8 +65,9 @@ class Bucket:
         """
         self.root_uri = as_uri(root_uri)
         parts = urlsplit(self.root_uri)
-        self._is_local = parts.scheme == "file"
-        if self._is_local:
+        self.is_local = parts.scheme == "file"
+        """Whether it is a folder of this machine."""
+        if self.is_local:
             path = Path(unquote(parts.path))
             self._make_folder(path)
             self._store = LocalStore(path, mkdir=True)
@@ -92,11 +93,6 @@ class Bucket:
             hint = "choose a folder that this user may write, or change its permissions"
             kind, code = (DeniedError, "storage.denied") if isinstance(err, PermissionError) else (UnavailableError, "storage.unavailable")
             raise kind(code, f"could not make the folder {self.root_uri}: {err.strerror}", hint=hint) from err
-
-    @property
-    def is_local(self) -> bool:
-        """Whether it is a folder of this machine."""
-        return self._is_local
 
     def uri(self, key: str) -> str:
         return f"{self.root_uri}/{key}"
@@ -150,7 +146,7 @@ class Bucket:
     def put(self, key: str, data: bytes) -> None:
         """Write `key`, over what is there. Only for what no reader trusts: heartbeats, logs, pages."""
         with self._faults("write", key):
-            if self._is_local:
+            if self.is_local:
                 self._files.replace(key, data, is_durable=False)
             else:
                 obstore.put(self._store, key, data)
@@ -167,11 +163,11 @@ class Bucket:
                 if self._try_create(key, data):
                     return True
                 # S3 may refuse writers who come at the same time with a 409, to be tried again: obstore takes it for "already exists".
-                if self._is_local or self.exists(key):
+                if self.is_local or self.exists(key):
                     return False
             except UnavailableError:
                 # obstore repeats no conditional request whose answer timed out: whether the object was made, only a second request shows.
-                if self._is_local or attempt == CREATE_ATTEMPTS - 1 or time.monotonic() > give_up_at:
+                if self.is_local or attempt == CREATE_ATTEMPTS - 1 or time.monotonic() > give_up_at:
                     raise
             time.sleep(random.uniform(0, 2 * CONFLICT_WAIT_SECONDS * 2**attempt))  # noqa: S311 - jitter, no secret
         raise UnavailableError(
@@ -180,7 +176,7 @@ class Bucket:
 
     def _try_create(self, key: str, data: bytes | memoryview) -> bool:
         with self._faults("create", key, size_bytes=len(data)):
-            if self._is_local:
+            if self.is_local:
                 return self._files.create(key, data)
             try:
                 obstore.put(self._store, key, bytes(data), mode="create")
@@ -194,15 +190,15 @@ class Bucket:
         The client repeats a request whose answer was lost, finds the object that its first request created, and reports a conflict:
         without comparing the content, the winner of a race would take itself for the loser.
         """
-        return self.create(key, data) or (not self._is_local and self.find(key) == data)
+        return self.create(key, data) or (not self.is_local and self.find(key) == data)
 
     def replace(self, key: str, content: bytes | memoryview | Path) -> None:
         """Write `key` over what is there, durably: for an object or a manifest that no longer holds what its name says."""
-        if isinstance(content, Path) and not self._is_local:
+        if isinstance(content, Path) and not self.is_local:
             self.upload(key, content)
             return
         with self._faults("write", key):
-            if self._is_local:
+            if self.is_local:
                 self._files.replace(key, content)
             else:
                 obstore.put(self._store, key, bytes(content) if isinstance(content, memoryview) else content)
@@ -211,7 +207,7 @@ class Bucket:
         """Write a file's content to `key`; it appears whole or not at all. For keys named by their content."""
         size_bytes = path.stat().st_size
         with self._faults("write", key, size_bytes=size_bytes):
-            if self._is_local:
+            if self.is_local:
                 self._files.create(key, path)
                 return
             part_bytes = max(PART_BYTES, -(-size_bytes // MAX_PARTS))
@@ -237,7 +233,7 @@ class Bucket:
             prune: in a local folder, also remove the folders above it that are empty now. A bucket has none.
         """
         with self._faults("delete", key):
-            if self._is_local:
+            if self.is_local:
                 self._files.delete(key, prune=prune)
                 return
             try:
@@ -274,7 +270,7 @@ class Bucket:
         Of a bucket, unfinished uploads in parts are removed by a lifecycle rule of the bucket (AbortIncompleteMultipartUpload).
         """
         with self._faults("clean", ""):
-            return self._files.delete_leftovers(older_than_seconds, dry_run=dry_run) if self._is_local else (0, 0)
+            return self._files.delete_leftovers(older_than_seconds, dry_run=dry_run) if self.is_local else (0, 0)
 
     def folders(self, prefix: str) -> builtins.list[str]:
         """List the names of the folders directly below `prefix`, sorted."""
@@ -301,7 +297,7 @@ class Bucket:
         return StoreError("object.missing", f"{self.uri(key)} does not exist", hint=REMAKE_HINT if key.startswith(CONTENT) else "")
 
     def _refuse_folder(self, key: str) -> None:
-        if self._is_local and self._files.path(key).is_dir():
+        if self.is_local and self._files.path(key).is_dir():
             raise self._folder_in_place(key)
 
     def _folder_in_place(self, key: str) -> StoreError:
@@ -315,7 +311,7 @@ class Bucket:
         """
         response = obstore.get(self._store, key, options={"if_match": etag} if etag else {})
         size_bytes, version = response.meta["size"], response.meta["e_tag"]
-        if self._is_local or version is None or size_bytes <= RANGE_BYTES:
+        if self.is_local or version is None or size_bytes <= RANGE_BYTES:
             for chunk in response.stream(min_chunk_size=CHUNK_BYTES):
                 liveness.moved()
                 yield bytes(chunk)

@@ -159,18 +159,14 @@ class HolderWatch:
         self._seen: tuple[int, bytes | None] | None = None
         self._seen_at = 0.0
         self._holder: LeaseHolder | None = None
-        self._known = 0
-
-    @property
-    def known(self) -> int:
+        self.known = 0
         """Number of the newest chain record that the last poll saw, 0 for none."""
-        return self._known
 
     def poll(self) -> tuple[LeaseHolder | None, int]:
         """Return (the live foreign holder or None, the epoch that may be taken over or 0)."""
         # Records never change: what was read once is known, and a poll lists what is new.
-        for record in self._chain.history(after=self._known):
-            self._holder, self._known = _holder_after(self._holder, record), record.number
+        for record in self._chain.history(after=self.known):
+            self._holder, self.known = _holder_after(self._holder, record), record.number
         holder = self._holder
         if holder is None or holder.released or holder.owner == self._owner:
             return None, 0

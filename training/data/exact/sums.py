@@ -48,7 +48,7 @@ class ExactSum:
     def __init__(self) -> None:
         self.count = 0
         """Values added, NaN and infinite ones included."""
-        self._units = 0
+        self.units = 0
         """Sum of the finite values, in units of 2**LEAST_EXPONENT."""
         self._special = 0.0
         """Sum of the NaN and infinite values."""
@@ -64,18 +64,18 @@ class ExactSum:
     def merge(self, other: ExactSum) -> Self:
         """Add what another has summed; return self."""
         self.count += other.count
-        self._units += other._units
+        self.units += other.units
         self._special = _added(self._special, other._special)
         return self
 
     def add_units(self, units: int) -> None:
         """Add to the sum of the finite values, in units of 2**-1074; the count stays."""
-        self._units += units
+        self.units += units
 
     @property
     def value(self) -> float:
         """The sum, rounded once."""
-        return self._special if self._special else rounded_quotient(self._units, 1 << -LEAST_EXPONENT)
+        return self._special if self._special else rounded_quotient(self.units, 1 << -LEAST_EXPONENT)
 
     @property
     def mean(self) -> float:
@@ -84,18 +84,13 @@ class ExactSum:
             return math.nan
         total = self.value
         if math.isinf(total) and not self._special:
-            return rounded_quotient(self._units, self.count << -LEAST_EXPONENT)
+            return rounded_quotient(self.units, self.count << -LEAST_EXPONENT)
         return total / self.count
 
     @property
     def is_finite(self) -> bool:
         """Whether every value was finite."""
         return not self._special
-
-    @property
-    def units(self) -> int:
-        """The sum of the finite values in units of 2**-1074, exact."""
-        return self._units
 
     def _add_chunk(self, values: Floats, work: Floats) -> None:
         rest, high = work[0, : len(values)], work[1, : len(values)]
@@ -130,7 +125,7 @@ class ExactSum:
             np.add(rest, splitting, out=high)
             high -= splitting
             rest -= high
-            self._units += _in_units(float(high.sum()), scaling)
+            self.units += _in_units(float(high.sum()), scaling)
 
 
 def exact_mean(values: NDArray[np.floating[Any]]) -> float:

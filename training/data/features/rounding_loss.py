@@ -30,20 +30,16 @@ class SampledValues:
     """Every nth of the values added, at most twice `SAMPLED_VALUES`: all of them where they are few."""
 
     def __init__(self) -> None:
-        self._kept = np.empty(0)
+        self.values = np.empty(0)
         self._count, self._step = 0, 1
 
     def add(self, values: NDArray[np.float64]) -> None:
         """Take the next values, finite, [n]."""
-        self._kept = np.concatenate([self._kept, values[-self._count % self._step :: self._step]])
+        self.values = np.concatenate([self.values, values[-self._count % self._step :: self._step]])
         self._count += len(values)
-        while len(self._kept) > 2 * SAMPLED_VALUES:
-            self._kept = self._kept[::2]
+        while len(self.values) > 2 * SAMPLED_VALUES:
+            self.values = self.values[::2]
             self._step *= 2
-
-    @property
-    def values(self) -> NDArray[np.float64]:
-        return self._kept
 
 
 def rounding_loss(values: NDArray[np.float64]) -> tuple[float, float]:

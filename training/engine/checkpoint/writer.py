@@ -260,14 +260,14 @@ class CheckpointWriter:
     """Saves one training's state in its work folder from one process, one save at a time, in format 1."""
 
     def __init__(self, commits: Commits, saves: Saves, *, by_name: bool) -> None:
-        self._commits, self._saves, self._by_name = commits, saves, by_name
+        self._commits, self.saves, self._by_name = commits, saves, by_name
         self._given_up = threading.Event()
         self._buffer: TensorBuffer | None = None
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
 
     def is_due(self, step: int) -> bool:
         """Whether a save without a name is due after a step (`Saves.is_due`)."""
-        return self._saves.is_due(step)
+        return self.saves.is_due(step)
 
     def reserve(self, state: State) -> None:
         """Begin to allocate, in the background, what a save of such a state is copied to: in the first save it would stop the training.
@@ -315,17 +315,13 @@ class CheckpointWriter:
             data += content.ljust(padded(len(content)), b"\0")
         self._begin(index, memoryview(data), meta, None)
 
-    @property
-    def saves(self) -> Saves:
-        return self._saves
-
     def wait(self) -> None:
         """Wait for the save under way; raise what it raised if that must end the training."""
-        self._saves.wait()
+        self.saves.wait()
 
     def wait_for_room(self, seconds: float) -> bool:
         """Wait until a save could begin at once; return whether that is so within the limit."""
-        return self._saves.wait(seconds=seconds)
+        return self.saves.wait(seconds=seconds)
 
     def give_up(self) -> None:
         """Let the save under way end without a commit, and nobody wait for it: this process is about to be killed."""
@@ -350,7 +346,7 @@ class CheckpointWriter:
 
     def _begin(self, index: Index, view: memoryview, meta: Position, name: str | None) -> None:
         # The training appends to its history while this save is written.
-        self._saves.begin(self._pool.submit(self._write, index, view, copy.deepcopy(meta), name), meta["step"])
+        self.saves.begin(self._pool.submit(self._write, index, view, copy.deepcopy(meta), name), meta["step"])
 
     def _write(self, index: Index, view: memoryview, meta: Position, name: str | None) -> None:
         files, written = {}, Written()

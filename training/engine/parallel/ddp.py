@@ -61,28 +61,20 @@ class ReplicatedModel:
         Args:
             compress_gradients: registers torch's communication hook with the wrapped model; not called in a gang of one process.
         """
-        self._gang = gang
-        self._precision = precision
+        self.gang = gang
+        self.precision = precision
         self._compress_gradients = compress_gradients
         self._module: nn.Module = nn.Identity()
         self._wrapped: nn.Module = self._module
         self._parameters: dict[str, nn.Parameter] = {}
 
     @property
-    def gang(self) -> Gang:
-        return self._gang
-
-    @property
-    def precision(self) -> str:
-        return self._precision
-
-    @property
     def data_rank(self) -> int:
-        return self._gang.rank
+        return self.gang.rank
 
     @property
     def num_data_ranks(self) -> int:
-        return self._gang.world_size
+        return self.gang.world_size
 
     def part(self, rank: int) -> int:
         return 0
@@ -92,7 +84,7 @@ class ReplicatedModel:
 
     @property
     def saves(self) -> bool:
-        return self._gang.is_first
+        return self.gang.is_first
 
     @property
     def is_sharded(self) -> bool:
@@ -101,17 +93,17 @@ class ReplicatedModel:
     @property
     def can_rescue(self) -> bool:
         # A forward pass changes buffers: those are not of the last whole step any more.
-        return self._gang.is_first and not any(True for _ in self._module.buffers())
+        return self.gang.is_first and not any(True for _ in self._module.buffers())
 
     def agree(self, *flags: bool) -> list[bool]:
         # The first one saves alone, and may do so at any step.
         return list(flags)
 
     def place(self, module: nn.Module) -> Mapping[str, nn.Parameter]:
-        self._module = self._wrapped = module.to(self._gang.device)
+        self._module = self._wrapped = module.to(self.gang.device)
         self._parameters = dict(self._module.named_parameters())
-        if self._gang.world_size > 1:
-            with self._gang.collectives():
+        if self.gang.world_size > 1:
+            with self.gang.collectives():
                 self._wrapped = wrapped = GradientReducer(self._module, gradient_as_bucket_view=True)
             if self._compress_gradients is not None:
                 self._compress_gradients(wrapped)
@@ -119,10 +111,10 @@ class ReplicatedModel:
 
     def backward(self, batches: Sequence[Batch], loss: SumLoss, weight: float) -> torch.Tensor:
         totals = []
-        with self._gang.collectives():
+        with self.gang.collectives():
             for number, batch in enumerate(batches, start=1):
                 with self._reduction(is_last=number == len(batches)):
-                    with autocast(self._precision, self._gang.device):
+                    with autocast(self.precision, self.gang.device):
                         total = loss(self._wrapped, self._on_device(batch))
                     # DDP averages over ranks; shares differ by a unit, so the mean over units is the sum of sums over all units.
                     (total * (self.num_data_ranks / weight)).backward()  # type: ignore[no-untyped-call]
@@ -161,7 +153,7 @@ class ReplicatedModel:
 
     def clip(self, max_norm: float) -> float:
         # Reading the norm waits for the collectives of a GPU.
-        with self._gang.collectives():
+        with self.gang.collectives():
             return clip_gradients(self._parameters.values(), max_norm)
 
     def summed_loss(self, batches: Iterable[Batch], loss: SumLoss) -> float:
@@ -169,17 +161,17 @@ class ReplicatedModel:
 
         With buffers, every rank uses those of rank 0, which are also the ones that are saved.
         """
-        self._gang.copy_from_first(self._module.buffers())
+        self.gang.copy_from_first(self._module.buffers())
         self._module.eval()
         total = 0.0
-        with torch.no_grad(), autocast(self._precision, self._gang.device):
+        with torch.no_grad(), autocast(self.precision, self.gang.device):
             for batch in batches:
                 liveness.moved()
                 # A batch of fewer units than ranks leaves nothing for some; a mean over no rows would not be a number.
                 if len(batch["label"]):
                     total += float(loss(self._module, self._on_device(batch)))
         self._module.train()
-        return self._gang.sum(total)[0]
+        return self.gang.sum(total)[0]
 
     def state(self) -> dict[str, torch.Tensor]:
         return dict(self._module.state_dict())
@@ -194,4 +186,4 @@ class ReplicatedModel:
         return dict(weights)
 
     def _on_device(self, batch: Batch) -> Batch:
-        return {name: cells.to(self._gang.device, non_blocking=True) for name, cells in batch.items()}
+        return {name: cells.to(self.gang.device, non_blocking=True) for name, cells in batch.items()}

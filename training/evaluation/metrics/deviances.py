@@ -21,12 +21,9 @@ class PinballLoss(Metric):
         self._alpha = percent / 100
 
     def value(self, rows: ScoredRows) -> float:
-        return float(self._losses(rows).mean())
+        return float(self.unit_values(rows).mean())
 
-    def unit_values(self, rows: ScoredRows) -> Floats | None:
-        return self._losses(rows)
-
-    def _losses(self, rows: ScoredRows) -> Floats:
+    def unit_values(self, rows: ScoredRows) -> Floats:
         errors = rows.labels - rows.scores
         return np.asarray(np.maximum(self._alpha * errors, (self._alpha - 1) * errors))
 
@@ -35,14 +32,10 @@ class PoissonDeviance(Metric):
     """Mean of 2 (y log(y / m) - y + m) over labels y and predictions m; no value where a label is negative or a prediction not positive."""
 
     def value(self, rows: ScoredRows) -> float:
-        losses = self._losses(rows)
+        losses = self.unit_values(rows)
         return float(losses.mean()) if np.isfinite(losses).all() else NAN
 
-    def unit_values(self, rows: ScoredRows) -> Floats | None:
-        return self._losses(rows)
-
-    @staticmethod
-    def _losses(rows: ScoredRows) -> Floats:
+    def unit_values(self, rows: ScoredRows) -> Floats:
         has_value = (rows.labels >= 0) & (rows.scores > 0)
         labels, means = np.where(has_value, rows.labels, 1.0), np.where(has_value, rows.scores, 1.0)
         # The limit of y log y at 0 is 0.

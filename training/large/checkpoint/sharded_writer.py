@@ -52,7 +52,7 @@ class ShardedWriter:
         Args:
             savers: the processes that save together, each its part (format 2).
         """
-        self._commits, self._saves, self._savers, self._by_name = commits, saves, savers, by_name
+        self._commits, self.saves, self._savers, self._by_name = commits, saves, savers, by_name
         self._given_up = threading.Event()
         self._close_seconds = CLOSE_SECONDS
         self._exchange = Exchange(savers, self._given_up)
@@ -67,7 +67,7 @@ class ShardedWriter:
 
     def is_due(self, step: int) -> bool:
         """Whether a save is due here after a step (`Saves.is_due`): rank 0's answer is for all, who must hear of it."""
-        return self._saves.is_due(step)
+        return self.saves.is_due(step)
 
     def reserve(self, state: State) -> None:
         """Begin to allocate, in the background, what a save of this process's part of such a state is copied to."""
@@ -92,23 +92,19 @@ class ShardedWriter:
                 return
             name = None
         layout = self._layouts.of(state)
-        self._saves.wait(most=MAX_IN_FLIGHT - 1)
-        if self._saves.under_way:
+        self.saves.wait(most=MAX_IN_FLIGHT - 1)
+        if self.saves.under_way:
             # That one may still be read. The second buffer is made when a save first comes so soon.
             self._buffers.reverse()
         with liveness.phase("checkpoint", "copy"):
             copied = self._buffers[0].copy(layout, state)
         # The training appends to its history while this save is written.
-        self._saves.begin(self._thread.submit(self._write, self._num_saves, copied, copy.deepcopy(meta), name), meta["step"])
+        self.saves.begin(self._thread.submit(self._write, self._num_saves, copied, copy.deepcopy(meta), name), meta["step"])
         self._num_saves += 1
-
-    @property
-    def saves(self) -> Saves:
-        return self._saves
 
     def wait_for_room(self, seconds: float) -> bool:
         """Wait until a save could begin at once; return whether that is so within the limit."""
-        return self._saves.wait(most=MAX_IN_FLIGHT - 1, seconds=seconds)
+        return self.saves.wait(most=MAX_IN_FLIGHT - 1, seconds=seconds)
 
     def give_up(self) -> None:
         """Let the saves under way end without a commit, and nobody wait for them: this process is about to be killed."""
@@ -117,7 +113,7 @@ class ShardedWriter:
 
     def wait(self) -> None:
         """Wait for the saves under way; raise what one of them raised if that must end the training."""
-        self._saves.wait()
+        self.saves.wait()
 
     def close(self) -> None:
         """End the thread. A save that is under way is given up: a training that ends by itself has waited for it before."""

@@ -111,7 +111,7 @@ class MemoryBucket(Bucket):
     def __init__(self, world: World) -> None:
         self.root_uri = "memory://bucket"
         self._world = world
-        self._is_local = False
+        self.is_local = False
 
     def find(self, key: str) -> bytes | None:
         self._world.step()

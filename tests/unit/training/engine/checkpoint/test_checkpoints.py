@@ -110,7 +110,7 @@ def test_no_save_is_due_while_one_is_under_way(bench: LoopBench, clock: Clock, m
 def test_finished_save_without_a_waiter_makes_the_next_one_due(bench: LoopBench, clock: Clock) -> None:
     checkpoints = bench.checkpoints(bench.context(), every_seconds=10)
     checkpoints.save(state(), meta(1))
-    (under_way,) = checkpoints._writer._saves._in_flight
+    (under_way,) = checkpoints._writer.saves._in_flight
     under_way.future.result()
     clock.now = 200.0
     assert checkpoints.is_due(1)
@@ -280,7 +280,7 @@ def test_failed_save_reports_once_and_the_checkpoint_before_stays_the_newest(ben
     checkpoints.save(state(2.0), meta(2))
     checkpoints.wait()
     checkpoints.wait()
-    assert checkpoints._writer._saves.num_failed == 1
+    assert checkpoints._writer.saves.num_failed == 1
     checkpoints.close()
     assert checkpoints.restore(checkpoints.newest_entry()).meta["step"] == 1
 

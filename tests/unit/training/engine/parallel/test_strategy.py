@@ -149,7 +149,7 @@ class TwoPerReplica(ReplicatedModel):
 
     @property
     def data_rank(self) -> int:
-        return self._gang.rank // 2
+        return self.gang.rank // 2
 
     @property
     def num_data_ranks(self) -> int:

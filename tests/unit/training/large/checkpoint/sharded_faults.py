@@ -129,7 +129,7 @@ def hangs_in_its_blocks(bench: Bench) -> None:
     bench.save(2)
     if bench.gang.rank == 0:
         bench.seen["ends"] = bench.try_wait()
-        bench.seen["failed"] = writer._saves.num_failed
+        bench.seen["failed"] = writer.saves.num_failed
     bench.gang.wait_for_all()
     bench.checkpoints.close()
 
@@ -151,7 +151,7 @@ def disk_is_full_on_one_rank(bench: Bench) -> None:
             bench.checkpoints.wait()
         except NightshiftError as err:
             bench.seen["ends"], bench.seen["names the rank"] = err.code, "rank 1 (node " in err.message and "[Errno 28]" in err.message
-        counts.append(bench.writer._saves.num_failed)
+        counts.append(bench.writer.saves.num_failed)
     bench.seen["counts"] = counts
     bench.checkpoints.close()
 
@@ -178,8 +178,8 @@ def saves_follow_each_other(bench: Bench) -> None:
     bench.writer._commits.objects.put_block = held  # type: ignore[method-assign]
     bench.save(1)
     bench.save(2)
-    waits, settle = threading.Event(), bench.writer._saves._settle
-    bench.writer._saves._settle = lambda save: (waits.set(), settle(save))[1]  # type: ignore[method-assign]
+    waits, settle = threading.Event(), bench.writer.saves._settle
+    bench.writer.saves._settle = lambda save: (waits.set(), settle(save))[1]  # type: ignore[method-assign]
     third = threading.Thread(target=bench.save, args=(3,))
     third.start()
     while third.is_alive() and not waits.wait(0.01):
@@ -216,7 +216,7 @@ def trial(bench: Bench) -> None:
     checkpoints.save(bench.state(1.0), {"step": 1, "epoch": 1}, name="epoch_1")
     checkpoints.wait()
     if bench.gang.is_first:
-        writer._saves._interval = Interval()
+        writer.saves._interval = Interval()
     checkpoints.save(bench.state(2.0), {"step": 2, "epoch": 2}, name="epoch_2")
     checkpoints.wait()
     checkpoints.close()
@@ -226,7 +226,7 @@ def ranks_differ(bench: Bench) -> None:
     more = torch.zeros(3 + bench.gang.rank)
     bench.save(1, more=more)
     bench.seen["ends"] = bench.try_wait()
-    bench.seen["failed"] = bench.writer._saves.num_failed
+    bench.seen["failed"] = bench.writer.saves.num_failed
     bench.save(2)
     bench.checkpoints.wait()
     bench.checkpoints.close()
