@@ -15,6 +15,11 @@ from training.spec.layout import Layout
 class DividedModel:
     """The members of a strategy (`training.engine.parallel.strategy`) that follow from gang and layout."""
 
+    saves = True
+    is_sharded = True
+    # The lost process had a part that the others may lack.
+    can_rescue = False
+
     def __init__(self, gang: Gang, layout: Layout, *, precision: str) -> None:
         self.gang = gang
         self._layout = layout
@@ -32,19 +37,6 @@ class DividedModel:
 
     def part(self, rank: int) -> int:
         return self._layout.part(rank)
-
-    @property
-    def saves(self) -> bool:
-        return True
-
-    @property
-    def is_sharded(self) -> bool:
-        return True
-
-    @property
-    def can_rescue(self) -> bool:
-        # The lost process had a part that the others may lack.
-        return False
 
     def agree(self, *flags: bool) -> list[bool]:
         with self.gang.collectives():

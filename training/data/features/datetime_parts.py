@@ -68,10 +68,7 @@ class DatetimeNumber:
     fill: Fill
     kind: ClassVar[str] = "datetime"
     dtype: ClassVar[CellType] = "float32"
-
-    @property
-    def cardinality(self) -> int:
-        return 0
+    cardinality: ClassVar[int] = 0
 
     def encode(self, column: pd.Series[Any], name: str) -> NDArray[np.float32]:
         cells = self.cells(column, name)

@@ -98,10 +98,7 @@ class ScaledNumber:
     fill: Fill
     kind: ClassVar[str] = "number"
     dtype: ClassVar[CellType] = "float32"
-
-    @property
-    def cardinality(self) -> int:
-        return 0
+    cardinality: ClassVar[int] = 0
 
     def encode(self, column: pd.Series[Any], name: str) -> NDArray[np.float32]:
         return self._filled(numbers(column, name), mean=self.mean)

@@ -94,6 +94,7 @@ class TargetEncode:
 
     kind: ClassVar[str] = "target_encode"
     dtype: ClassVar[CellType] = "float32"
+    cardinality: ClassVar[int] = 0
 
     def __init__(self, *, values: list[Any], cells: list[float], prior: float, by_fold: NDArray[np.float32] | None = None) -> None:
         """Take what `TargetFit` made.
@@ -110,10 +111,6 @@ class TargetEncode:
         self._values, self._listed, self._prior = values, cells, prior
         self._cells = np.array([prior, *cells], dtype=np.float32)
         self._by_fold = by_fold
-
-    @property
-    def cardinality(self) -> int:
-        return 0
 
     def encode(self, column: pd.Series[Any], name: str) -> NDArray[np.float32]:
         cells: NDArray[np.float32] = self._cells[self._ids.encode(column, name)]

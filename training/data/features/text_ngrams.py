@@ -44,6 +44,7 @@ class TextGrams:
 
     kind: ClassVar[str] = "text"
     dtype: ClassVar[CellType] = "float32"
+    cardinality: ClassVar[int] = 0
 
     def __init__(self, *, buckets: int, tokens: Tokens, ngrams: Sequence[int], lowercase: bool, scale: Scale) -> None:
         """Take the settings.
@@ -55,10 +56,6 @@ class TextGrams:
         """
         self._buckets, self._tokens, self._lowercase, self._scale = buckets, tokens, lowercase, scale
         self._least, self._most = ngrams
-
-    @property
-    def cardinality(self) -> int:
-        return 0
 
     @property
     def width(self) -> int:

@@ -53,6 +53,8 @@ class GradientReducer(DistributedDataParallel):
 class ReplicatedModel:
     """The strategy `ddp`: every process is a data rank, and the first one saves the whole state."""
 
+    is_sharded = False
+
     def __init__(
         self, gang: Gang, *, precision: str = "fp32", compress_gradients: Callable[[DistributedDataParallel], object] | None = None
     ) -> None:
@@ -85,10 +87,6 @@ class ReplicatedModel:
     @property
     def saves(self) -> bool:
         return self.gang.is_first
-
-    @property
-    def is_sharded(self) -> bool:
-        return False
 
     @property
     def can_rescue(self) -> bool:
