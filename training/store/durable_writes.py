@@ -13,7 +13,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
@@ -151,7 +151,7 @@ class LocalFiles:
             handle = os.open(temporary, flags, 0o666)
         try:
             try:
-                for piece in _pieces(content):
+                for piece in _read(content) if isinstance(content, Path) else [content]:
                     _write_whole(handle, piece)
                 if is_durable:
                     os.fsync(handle)
@@ -188,10 +188,6 @@ class LocalFiles:
                 raise
         finally:
             os.close(handle)
-
-
-def _pieces(content: bytes | memoryview | Path) -> Iterable[bytes | memoryview]:
-    return _read(content) if isinstance(content, Path) else [content]
 
 
 def _read(path: Path) -> Iterator[bytes]:

@@ -93,7 +93,7 @@ def named(store: Store, pipeline: str, run: str, name: str) -> Listing:
         names = sorted({name for listing in there for name in listing.names})
         hint = f"names: {', '.join(names[:20])}{' …' if len(names) > 20 else ''}"
     else:
-        hint = f"runs with checkpoints: {', '.join(_runs(store, pipeline)) or 'none'}"
+        hint = f"runs with checkpoints: {', '.join(sorted({listing.run for listing in listings(store, pipeline)})[-10:]) or 'none'}"
     message = f"run {shown(run)} of {shown(pipeline)} has no checkpoint {shown(name)}"
     raise spec_error(SOURCE, "checkpoint.unknown", message, hint=hint)
 
@@ -168,10 +168,6 @@ def _nearest(store: Store, there: Sequence[Listing], listing: Listing) -> str:
         if not fault(store, other):
             return f"the nearest usable one is {other.names[0]} (step {other.step})"
     return "no other checkpoint of the run is usable; start a run without it"
-
-
-def _runs(store: Store, pipeline: str) -> list[str]:
-    return sorted({listing.run for listing in listings(store, pipeline)})[-10:]
 
 
 def _reused_training(store: Store, pipeline: str, run: str) -> StageResult | None:

@@ -96,7 +96,8 @@ def forget(store: Store, ledger: Ledger, model: str, *, experiment: str | None, 
             weights = _deleted_of(store, version, deleted, gone_models)
             if weights is None:
                 kept.add(version.run_id)
-            elif str(version.version) not in _named(client, model):
+            # A user's own aliases too: MLflow has a version's files itself, so it serves without the store.
+            elif str(version.version) not in {str(number) for number in client.get_registered_model(model).aliases.values()}:
                 _delete_version(store, client, version, work)
                 ledger.note_registration(model, weights, None)
         for run_id in _old_runs(client, experiment, before) if experiment is not None else ():
@@ -130,11 +131,6 @@ def forget_notes(store: Store, ledger: Ledger) -> None:
             facts, model_id = noted(store, source), model_id_of(source)
             if model_id and facts and facts.weights_digest in deleted and not has_logged_model(client, source):
                 forget_note(store, model_id)
-
-
-def _named(client: Any, model: str) -> set[str]:
-    """Return the numbers that aliases name now, a user's own too: MLflow has a version's files itself, so it serves without the store."""
-    return {str(number) for number in client.get_registered_model(model).aliases.values()}
 
 
 def deleted_weights(history: Sequence[Entry]) -> set[str]:

@@ -100,7 +100,9 @@ def _words(details: ErrorDetails, path: Path, root: type[BaseModel], num_prefix:
     if kind in _BOUNDS:
         words, name = _BOUNDS[kind]
         return "field.range", f"{words} {_number(context[name])}, got {in_yaml(value)}", ""
-    return _OTHERS.get(kind, _refused)(kind, value, context)
+    if kind in _OTHERS:
+        return _OTHERS[kind](kind, value, context)
+    return "field.type", f"{in_yaml(value)} is refused: {kind.replace('_', ' ')}", ""
 
 
 def _number(bound: float) -> str:
@@ -148,28 +150,12 @@ def _size(kind: str, value: object, context: Context) -> tuple[str, str, str]:
     return "field.range", f"must have {limit} {unit}, got {size}", ""
 
 
-def _finite(_kind: str, value: object, _context: Context) -> tuple[str, str, str]:
-    return "field.range", f"must be finite, got {in_yaml(value)}", ""
-
-
-def _too_large(_kind: str, value: object, _context: Context) -> tuple[str, str, str]:
-    return "field.range", f"is too large: {in_yaml(value)}", ""
-
-
-def _shape(_kind: str, value: object, context: Context) -> tuple[str, str, str]:
-    return "field.pattern", f"{in_yaml(value)} does not have the form {context['pattern']}", ""
-
-
-def _refused(kind: str, value: object, _context: Context) -> tuple[str, str, str]:
-    return "field.type", f"{in_yaml(value)} is refused: {kind.replace('_', ' ')}", ""
-
-
 _OTHERS: Final[Mapping[str, Callable[[str, object, Context], tuple[str, str, str]]]] = {
     "literal_error": _choice,
     **dict.fromkeys(_SIZES, _size),
-    "finite_number": _finite,
-    "int_parsing_size": _too_large,
-    "string_pattern_mismatch": _shape,
+    "finite_number": lambda _kind, value, _context: ("field.range", f"must be finite, got {in_yaml(value)}", ""),
+    "int_parsing_size": lambda _kind, value, _context: ("field.range", f"is too large: {in_yaml(value)}", ""),
+    "string_pattern_mismatch": lambda _, value, given: ("field.pattern", f"{in_yaml(value)} does not have the form {given['pattern']}", ""),
 }
 
 

@@ -233,13 +233,8 @@ def prepared_columns_fit(data: Data, prepare: Prepare) -> Iterator[Violation]:
         path: Path = ("prepare", "features", name)
         if name not in frame and name not in prepare.derive:
             yield _unknown(path, name, "the joined frame, nor of prepare.derive", [*frame, *prepare.derive])
-        yield from transform_fits(path, feature, _type_of(name, frame, prepare.derive))
+        yield from transform_fits(path, feature, prepare.derive[name].type if name in prepare.derive else frame.get(name))
     yield from cells_are_distinct(prepare)
-
-
-def _type_of(name: str, frame: Mapping[str, str], derive: Mapping[str, Derived]) -> str | None:
-    """Return the type of a column of the frame or of `prepare.derive`, None where there is no such column."""
-    return derive[name].type if name in derive else frame.get(name)
 
 
 def _derived(

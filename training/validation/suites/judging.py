@@ -153,7 +153,7 @@ class SuiteJudge:
         for numbers in self._of_equal_columns(self._missing()):
             self._check_size(view, numbers[0], limit_bytes)
             self._by_batches(numbers, [metrics.frame(pa.concat_tables(view.chunks(self._columns_of(numbers))))])
-        return self._in_order()
+        return [self._results[number] for number in sorted(self._expectations)]
 
     def _by_profile(self, number: int, metrics: ProfileMetrics) -> None:
         """Judge an expectation if the profile says enough; of one that is not met, only if no examples of rows are needed."""
@@ -181,9 +181,6 @@ class SuiteJudge:
 
     def _add(self, number: int, result: Any) -> None:
         self._results[number] = result_of(result, self._given[number]["kwargs"], table=self._table)
-
-    def _in_order(self) -> list[CheckResult]:
-        return [self._results[number] for number in sorted(self._expectations)]
 
     def _missing(self) -> list[int]:
         return [number for number in sorted(self._expectations) if number not in self._results]

@@ -28,8 +28,14 @@ router = APIRouter(route_class=ApiRoute, tags=["pipelines"])
 MAX_PAGE = 50
 AS_OF = AS_OF_PATTERN.removesuffix(r"(?!\n)")
 """Pydantic's `$` is the end, and it knows no look-ahead."""
-AsOf = Annotated[str, Field(max_length=40, json_schema_extra={"pattern": AS_OF})]
+AsOf = Annotated[
+    Annotated[str, Field(max_length=40, json_schema_extra={"pattern": AS_OF})] | None,
+    Field(description="A day, or a time with an offset; null: the last slot."),
+]
 """The pattern is for clients: `check_instant` refuses what is no instant, in words."""
+Snapshot = Annotated[
+    Annotated[str, Field(pattern="^[0-9a-f]{16}([0-9a-f]{48})?$")] | None, Field(description="Dataset version instead of the sources.")
+]
 
 
 class StartRun(BaseModel):
@@ -39,12 +45,10 @@ class StartRun(BaseModel):
         extra="forbid", json_schema_extra={"examples": [{"as_of": "2026-02-01", "train": {"learning_rate": 0.01}}, {"force": True}]}
     )
 
-    as_of: AsOf | None = Field(default=None, description="A day, or a time with an offset; null: the last slot.")
+    as_of: AsOf = None
     force: bool = Field(default=False, description="Do the work of every stage again, also where its result is there.")
     promote: bool = Field(default=True, description="Decide about the model; otherwise no decision, and no reference for later runs.")
-    snapshot: str | None = Field(
-        default=None, pattern="^[0-9a-f]{16}([0-9a-f]{48})?$", description="Dataset version instead of the sources."
-    )
+    snapshot: Snapshot = None
     data: dict[str, Any] = Field(default_factory=dict, description='Keys of `data`: `{"source": {"window": "60d"}}`.')
     train: dict[str, Any] = Field(default_factory=dict, description="Keys of `train`, resources (`train.placement`) included.")
     evaluate: dict[str, Any] = Field(default_factory=dict, description="Keys of `evaluate`.")

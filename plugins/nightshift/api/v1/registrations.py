@@ -11,7 +11,7 @@ from pydantic.config import JsonDict
 from nightshift.api.access import Granted
 from nightshift.api.problems import MAX_ERRORS, WRITES, responses
 from nightshift.api.routing import ApiRoute, IdempotencyKey
-from nightshift.api.v1.pipelines import AsOf, started
+from nightshift.api.v1.pipelines import AsOf, Snapshot, started
 from nightshift.queries import runs
 from nightshift.queries.schemas import Run
 from training.contracts import JsonObject
@@ -43,10 +43,8 @@ class RegisterModel(Registration):
     stage: str = Field(
         default="candidate", max_length=40, description="`candidate`, or `staging`, which is the same here; any other answers 409."
     )
-    as_of: AsOf | None = Field(default=None, description="A day, or a time with an offset; null: the last slot.")
-    snapshot: str | None = Field(
-        default=None, pattern="^[0-9a-f]{16}([0-9a-f]{48})?$", description="Dataset version instead of the sources."
-    )
+    as_of: AsOf = None
+    snapshot: Snapshot = None
 
     def conf(self) -> JsonObject:
         """Return the trigger's conf: only what was given.

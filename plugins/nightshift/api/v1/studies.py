@@ -12,7 +12,7 @@ from nightshift.api.access import Granted
 from nightshift.api.path_parameters import RunKey
 from nightshift.api.problems import WRITES, responses
 from nightshift.api.routing import ApiRoute, IdempotencyKey, accepted, ordered_run_id
-from nightshift.api.v1.pipelines import AsOf, check_instant
+from nightshift.api.v1.pipelines import AsOf, Snapshot, check_instant
 from nightshift.queries import runs, studies
 from nightshift.queries.datasets import check_usable
 from nightshift.queries.schemas import Study
@@ -38,10 +38,8 @@ class StartStudy(BaseModel):
     trials: int | None = Field(default=None, ge=1, le=10_000, description="How many at most.")
     tune: dict[str, Any] = Field(default_factory=dict, description="Further keys of `tune`: sampler, pruner, parallel.")
     train: dict[str, Any] = Field(default_factory=dict, description="Keys of `train` that all trials have.")
-    as_of: AsOf | None = Field(default=None, description="A day, or a time with an offset; null: the last slot.")
-    snapshot: str | None = Field(
-        default=None, pattern="^[0-9a-f]{16}([0-9a-f]{48})?$", description="Dataset version instead of the sources."
-    )
+    as_of: AsOf = None
+    snapshot: Snapshot = None
 
     def conf(self) -> JsonObject:
         """Return the trigger's conf: only what was given."""

@@ -170,7 +170,7 @@ def _create_view(
 
 def _check_unique(connection: duckdb.DuckDBPyConnection, table: JoinedTable) -> None:
     """Refuse keys that occur twice: which of the rows would be joined is undefined."""
-    key = _key(table)
+    key = [*table.on.values(), *([table.event_time] if table.event_time else [])]
     names = ", ".join(quoted(name) for name in key)
     nonnull = " AND ".join(f"{quoted(name)} IS NOT NULL" for name in key)
     view = quoted(f"facts of {table.name}")
@@ -201,10 +201,6 @@ def _check_label(connection: duckdb.DuckDBPyConnection, main: MainTable, as_of: 
         message = f"label {shown(main.label_column)}: {count:,} rows are beyond the numbers of 32 bits, the first is {value:g} of {first}"
         hint = "derive a smaller label in data.source.derive, such as its logarithm, or leave such rows out (data.source.where)"
         raise DataError("label.range", message, hint=hint)
-
-
-def _key(table: JoinedTable) -> list[str]:
-    return [*table.on.values(), *([table.event_time] if table.event_time else [])]
 
 
 def _query(
