@@ -22,8 +22,9 @@ from training.data.features.encoders import EncoderSettings
 from training.data.features.transforms import FeaturePlan, FittedTransforms
 from training.data.join.derived import DerivedColumn, raw_types
 from training.errors import DataError
-from training.models.caller_rows import TYPES, typed_rows
+from training.models.caller_rows import typed_rows
 from training.models.predictor import NamedPredictor, Predictor
+from training.sql.arrow_types import ARROW_TYPES
 
 LARGE: Final = 2**53
 """float64 lacks the next integer."""
@@ -63,7 +64,7 @@ ROWS: Final = pa.table(
         ],
         "seen": [None, dt.datetime(1969, 12, 31, 23, tzinfo=dt.UTC), dt.datetime(2026, 2, 3, 4, 5, 6, tzinfo=dt.UTC), None],
     },
-    schema=pa.schema([(name, TYPES[declared.partition(",")[0]]) for name, declared in INPUTS.items()]),
+    schema=pa.schema([(name, ARROW_TYPES[declared.partition(",")[0]]) for name, declared in INPUTS.items()]),
 )
 FRAME: Final = ROWS.to_pandas().assign(count=[5, np.nan, 7, 2**31 - 1])
 DERIVED: Final = [
