@@ -57,7 +57,7 @@ class _SourceFolder(Bucket):
     """A folder that is read and never written: not even made."""
 
     def uri(self, key: str) -> str:
-        return f"{self.root_uri}/{in_uri(key) if self._is_local else key}"
+        return f"{self.root_uri}/{in_uri(key) if self.is_local else key}"
 
     def head(self, key: str) -> SourceObject | None:
         with self._faults("look up", key):
