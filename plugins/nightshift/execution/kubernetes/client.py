@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import tenacity
@@ -17,8 +17,9 @@ from urllib3.exceptions import HTTPError
 
 from nightshift.execution.kubernetes.config import Cluster
 from nightshift.execution.kubernetes.launch_request import Kind, Launch
-from nightshift.execution.kubernetes.manifests import LAUNCH_LABEL, Manifest, job_manifest, pod_manifest, service_manifest
-from nightshift.execution.kubernetes.status import LaunchStatus, look_at_gang, look_at_pod
+from nightshift.execution.kubernetes.manifests import CONTAINER, LAUNCH_LABEL, Manifest, job_manifest, pod_manifest, service_manifest
+from nightshift.execution.kubernetes.status import MAX_TAIL_LINES, MAX_TAILS, LaunchStatus, look_at_gang, look_at_pod
+from nightshift.execution.local import printable
 from training.errors import DeniedError, NightshiftError, UnavailableError, spec_error
 
 if TYPE_CHECKING:
@@ -95,6 +96,16 @@ class Submitter:
         self._create(launch)
         if launch.is_gang:
             self.ensure_service(launch)
+
+    def last_lines(self, pods: Sequence[str]) -> list[str]:
+        """Return the last lines of pods' logs with their names; none of a log that cannot be read, on which nothing depends."""
+        found = []
+        options = {"container": CONTAINER, "tail_lines": MAX_TAIL_LINES, "_preload_content": False}
+        for name in pods[:MAX_TAILS]:
+            with suppress(ApiException, HTTPError, OSError):
+                log = self._core.read_namespaced_pod_log(name, self._namespace, **options).data
+                found += [f"[{name}] {printable(line)}" for line in log.splitlines()]
+        return found
 
     @TRIED_AGAIN
     def delete(self, name: str, kind: Kind) -> None:

@@ -13,14 +13,11 @@ from kubernetes_asyncio import client
 from kubernetes_asyncio.client.exceptions import ApiException
 
 from nightshift.execution.kubernetes.manifests import CONTAINER
-from nightshift.execution.kubernetes.status import Json, member_index
+from nightshift.execution.kubernetes.status import MAX_TAIL_LINES, MAX_TAILS, Json, member_index
 from nightshift.execution.local import printable
 
 MAX_BYTES: Final = 4 * 2**20
 """Of one read; the rest comes with the next."""
-MAX_TAIL_LINES: Final = 30
-MAX_TAILS: Final = 32
-"""Members whose last lines are read after a failure."""
 NOT_FOUND: Final = 404
 BAD_REQUEST: Final = 400
 NO_LOG: Final = frozenset({400, 410})

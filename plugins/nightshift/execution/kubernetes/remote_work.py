@@ -90,15 +90,16 @@ class RemoteWork:
                 self._task.say(f"launch {last.number} ({last.name}) ended: {status.words}")
                 self._launches.record_end(last, status.to_json())
                 continue
+            seen = LaunchStatus.from_json(ended)
+            log = self._submitter.last_lines(seen.failed)
             self._delete(last)
             result = self._work_folder.result()
             if result is not None:
                 return result
-            seen = LaunchStatus.from_json(ended)
             # A try that follows a killed one keeps to the back-off; a task that a person clears begins again.
             was_released = seen.code == PARTIAL and last.is_of(self._task.run.owner, self._generation)
             is_mine = last.number == watched or self._is_of_this_try(last) or was_released
-            relaunch = self._relaunch(launches, seen) if is_mine else None
+            relaunch = self._relaunch(launches, seen, log) if is_mine else None
             self._claim(launches, relaunch.cause if relaunch else "again", ended=seen, relaunch=relaunch)
 
     def _show(self, entry: LaunchRecord) -> None:
@@ -155,7 +156,7 @@ class RemoteWork:
     def _is_of_this_try(self, entry: LaunchRecord) -> bool:
         return entry.is_of(self._task.run.owner, self._generation) and entry.try_number == self._task.run.try_number
 
-    def _relaunch(self, launches: list[LaunchRecord], ended: LaunchStatus) -> Relaunch:
+    def _relaunch(self, launches: list[LaunchRecord], ended: LaunchStatus, log: list[str]) -> Relaunch:
         """Return what the next launch is to be, after a short pause; raise if there is to be none. A long one is the triggerer's."""
         last = launches[-1]
         exit_code = 1 if ended.exit_code is None else ended.exit_code
@@ -167,6 +168,9 @@ class RemoteWork:
             if waited + timedelta(seconds=relaunch.pause_seconds) > self._cluster.schedule_timeout:
                 reason = f"[pod.unschedulable] {ended.words}; no place for all members within schedule_timeout"
                 raise StageEndedError(AttemptEnd(action=Action.FAIL, reason=reason, code="pod.unschedulable"))
+        # Each deferral of a task begins the triggerer's part of its log anew.
+        for line in log:
+            self._task.say(line)
         self._task.warn(f"{relaunch.words}; {resumption(self._work_folder)}")
         if relaunch.cause != "placement":
             time.sleep(relaunch.pause_seconds)

@@ -25,6 +25,10 @@ BAD_START: Final = frozenset({"StartError", "ContainerCannotRun"})
 OOM_KILLED: Final = "OOMKilled"
 KILLED: Final = 137
 MAX_WORDS_CHARS: Final = 2000
+MAX_TAIL_LINES: Final = 200
+"""Of a member that failed: torchrun's report has 50, and the stacks of a rank that hung are before it."""
+MAX_TAILS: Final = 32
+"""Members whose last lines are read after a failure."""
 ADMITTED_GENERATION: Final = 2
 """Of a Job that its queue has admitted once."""
 

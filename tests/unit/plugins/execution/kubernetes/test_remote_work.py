@@ -77,7 +77,9 @@ def test_pod_whose_process_hung_is_launched_again_and_its_error_has_the_phase_of
     hung = work.request().attempt_id
     work.work_folder.write_heartbeat(hung, {"beat": 7, "phase": {"kind": "part", "name": "bootstrap", "limit_seconds": 3600.0}})
     api.set_status(FIRST, failed(HUNG))
+    api.logs[FIRST] = b'  File "model.py", line 7 in loss\n'
     assert work.advance().name == SECOND
+    assert f'[{FIRST}]   File "model.py", line 7 in loss' in work.said, "the stacks, of which the next deferral leaves no others"
     error = work.work_folder.error(hung) or {}
     assert (error["code"], error["rank"]) == ("stage.hung", 0)
     assert error["message"] == "rank 0: no progress in part (bootstrap) within the limit of 3600 s"
