@@ -22,6 +22,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -145,7 +146,7 @@ class ForkedMeasurer:
     answers: int
     """Where its output is read, standard output up to the end."""
     errors: int
-    """File in memory of its standard error."""
+    """File of its standard error."""
 
     def ask(self, arguments: list[str]) -> str:
         """Return the output of this program.
@@ -188,7 +189,9 @@ def fork_measurer(family: str) -> None:
     if others := other_threads():
         logger.info("latency will be measured by a new process: thread %s exists besides the main thread", ", ".join(others))
         return
-    (request_reader, requests), (answers, answer_writer), errors = os.pipe(), os.pipe(), os.memfd_create("latency")
+    (request_reader, requests), (answers, answer_writer) = os.pipe(), os.pipe()
+    with tempfile.TemporaryFile() as file:
+        errors = os.dup(file.fileno())
     sys.stdout.flush()
     sys.stderr.flush()
     parent_pid, pid = os.getpid(), os.fork()

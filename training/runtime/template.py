@@ -40,6 +40,7 @@ FORK, STOP, KILL = b"fork", b"stop", b"kill"
 """Packets of the one who asks. Two descriptors come with the first: where the program is read, and where it writes."""
 MAX_PACKET_BYTES: Final = 2**16
 IDLE_SECONDS: Final = 900.0
+LOOK_SECONDS: Final = 0.1
 READ_AT_START: Final = frozenset(
     "PATH HOME LANG LC_ALL LD_LIBRARY_PATH VIRTUAL_ENV PYTHONPATH PYTHONHASHSEED PYTHONUNBUFFERED DO_NOT_TRACK "
     "MLFLOW_DISABLE_TELEMETRY MLFLOW_ALLOW_PICKLE_DESERIALIZATION NIGHTSHIFT_SERVICE".split()
@@ -47,6 +48,8 @@ READ_AT_START: Final = frozenset(
 """Variables that the interpreter, the loader or a library reads when it is loaded: a fork cannot have other values. Beside them `OMP_…`."""
 ROOM: Final = " " * 1024
 """Last argument of the template: place for the command of a fork, which `ps` then shows."""
+SYS_PIDFD_OPEN: Final = 434
+"""Of every architecture. Conda's Python has no `os.pidfd_open`."""
 PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 Stamps = dict[str, tuple[int, int]]
@@ -124,6 +127,7 @@ class Template:
         self._selector = selectors.DefaultSelector()
         self._selector.register(listener, selectors.EVENT_READ, self._accept)
         self._is_open = True
+        self._may_look = False
 
     def serve(self, imports: Iterator[str]) -> Program | None:
         """Import in between what is to be imported; return in a fork what it runs, and None at the end."""
@@ -138,10 +142,32 @@ class Template:
             if not ready and left is None and not self._forks:
                 return None
             if not ready and left is not None and (left := next(imports, None)) is not None:
-                with suppress(Exception):
-                    # A stage that needs it reports it.
-                    importlib.import_module(left)
+                self._import(left)
         return None
+
+    def _import(self, name: str) -> None:
+        """Import a library, and look after the forks meanwhile: one of them takes seconds, on a busy machine many."""
+        signal.signal(signal.SIGALRM, lambda *_: self._look_after_forks())
+        signal.setitimer(signal.ITIMER_REAL, LOOK_SECONDS, LOOK_SECONDS)
+        self._may_look = True
+        # A stage that needs it reports it.
+        with suppress(Exception):
+            importlib.import_module(name)
+        self._may_look = False
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        with suppress(OSError):
+            end_blas_threads()
+
+    def _look_after_forks(self) -> None:
+        # Not while `serve` does, nor while this does.
+        if not self._may_look:
+            return
+        self._may_look = False
+        running = {place for fork in self._forks if fork.pid for place in (fork.connection, fork.end)}
+        for key, _ in self._selector.select(0):
+            if key.fileobj in running:
+                key.data()
+        self._may_look = True
 
     def _accept(self) -> None:
         connection, _ = self._listener.accept()
@@ -180,7 +206,15 @@ class Template:
         template_pid = os.getpid()
         # Imported objects are never collected, and stay shared memory where no collection writes to it.
         gc.freeze()
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError:
+            # No process or memory is left. What runs goes on, and the one who asked starts the stage itself.
+            os.close(given)
+            os.close(output)
+            self._selector.unregister(fork.connection)
+            self._close(fork)
+            return None
         if pid == 0:
             self._selector.close()
             self._listener.close()
@@ -191,7 +225,7 @@ class Template:
             return begin(template_pid, given, output)
         os.close(given)
         os.close(output)
-        fork.pid, fork.end, fork.shared_bytes = pid, os.pidfd_open(pid), resident_bytes(pid)
+        fork.pid, fork.end, fork.shared_bytes = pid, end_of(pid), resident_bytes(pid)
         with suppress(OSError):
             # Both do it: none may need it before.
             os.setpgid(pid, pid)
@@ -221,12 +255,29 @@ def identity() -> dict[str, object]:
     return {"executable": sys.executable, "folder": os.getcwd(), "environment": at_start(os.environ), "threads": other_threads()}
 
 
+def end_blas_threads() -> None:
+    """End the threads that OpenBLAS starts when it is loaded, where OMP_NUM_THREADS is more than 1: it ends them at a fork, and makes new
+    ones when it needs them.
+
+    Raises:
+        OSError: the system refuses a process.
+    """
+    from training.process.child import other_threads
+
+    if other_threads():
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0)
+        os.waitpid(pid, 0)
+
+
 def begin(template_pid: int, given: int, output: int) -> Program:
     """Be a fork: dies with the template, leads a group of its own, and writes to `output`; return what it runs, as `given` says."""
     from training.process.child import bind_to_parent
     from training.runtime.resource_usage import start_from_here
 
     bind_to_parent(template_pid)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
     with suppress(OSError):
         os.setpgid(0, 0)
     start_from_here()
@@ -252,6 +303,19 @@ def show_command(command: list[str]) -> None:
         ctypes.memmove(begin, text.ljust(end - begin, b"\0"), end - begin)
 
 
+def end_of(pid: int) -> int:
+    """Return a descriptor that can be read when a process has ended.
+
+    Raises:
+        OSError: the kernel has no such descriptors (it is older than Linux 5.3), or there is no such process.
+    """
+    found = ctypes.CDLL(None, use_errno=True).syscall(SYS_PIDFD_OPEN, pid, 0)
+    if found < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"pidfd_open: {os.strerror(number)}")
+    return int(found)
+
+
 def resident_bytes(pid: int) -> int:
     """Return the memory that a process has now; 0 where it has ended."""
     try:
@@ -268,7 +332,9 @@ def stamps_of_code() -> Stamps:
     package = Path(__file__).resolve().parent.parent
     folders = {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")}
     found = {}
-    for path in (*sorted(package.rglob("*.py")), *folders):
+    # A folder may go while it is read: no reason to end, and all forks with it.
+    sources = (Path(folder, name) for folder, _, names in os.walk(package) for name in names if name.endswith(".py"))
+    for path in (*sources, *folders):
         with suppress(OSError):
             state = path.stat()
             found[str(path)] = (state.st_mtime_ns, state.st_size)
@@ -277,6 +343,8 @@ def stamps_of_code() -> Stamps:
 
 def main() -> None:
     listener = socket.socket(fileno=int(sys.argv[1]))
+    # Where that fails, the one who starts this sees it.
+    os.close(end_of(os.getpid()))
     if os.fork():
         # It is no child of the task that needed it first.
         os._exit(0)

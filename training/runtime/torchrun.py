@@ -4,10 +4,10 @@
 
 Arguments, rendezvous, environment of the ranks, signals and sessions are torchrun's own. It differs in three points.
 
-torchrun starts each rank as a new interpreter, which imports torch and the stage. Here this process imports both, of a torch for GPUs torch
-alone, and forks the ranks before torchrun begins: before its store, its sockets and its threads exist. A forked rank waits in its own
-session until torchrun starts it, then takes the environment that torchrun gives it, and runs the module as `python -m` does. Of a run of
-search_ranking with two ranks that saves more than a tenth of the CPU (docs/performance.md).
+torchrun starts each rank as a new interpreter, which imports torch and the stage. Here this process imports both, or torch alone where it
+is built for GPUs and CUDA_VISIBLE_DEVICES is not empty, and forks the ranks before torchrun begins: before its store, its sockets and its
+threads exist. A forked rank waits in its own session until torchrun starts it, then takes the environment that torchrun gives it, and runs
+the module as `python -m` does. Of a run of search_ranking with two ranks that saves more than a tenth of the CPU (docs/performance.md).
 
 torchrun ends with 1 whatever happened. Here this process ends with 128 + the number of the signal that asked it to stop, and with 75 where
 all ranks that failed were asked to stop or lost another one: by that a Job tells members that its queue stopped from those that failed.
@@ -15,8 +15,7 @@ all ranks that failed were asked to stop or lost another one: by that a Job tell
 A rank that hangs is ended by its timer and cannot write its error (`training.process.liveness`). This process has the other ranks of the
 node write their stacks, and writes the error of the attempt.
 
-A fork is safe where the process has one thread and has not touched a GPU. Otherwise, and with a torch that is built for GPUs unless
-CUDA_VISIBLE_DEVICES is empty, all is as torchrun does it.
+A fork is safe where the process has one thread and has not touched a GPU. Otherwise all is as torchrun does it.
 
 /proc/PID/environ and the command line of a rank stay those of this process; its name (`ps -o comm`) is `rank 0`, `rank 1`, …, and `rank ?`
 until torchrun starts it.

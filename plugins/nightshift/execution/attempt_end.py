@@ -129,7 +129,9 @@ def _judge(ended: Ended, error: JsonObject | None) -> AttemptEnd:
         beside = "" if said is None else f"; {said.reason}"
         return AttemptEnd(action=Action.RELAUNCH_ONCE, reason=f"out of memory: killed by the kernel{beside}", code="memory.killed")
     if ended.code == TEMPLATE_LOST and (said is None or said.code == LOST_PEER):
-        return AttemptEnd(action=Action.AGAIN, reason="the process that stages are forked from was killed", code=ended.code)
+        return AttemptEnd(
+            action=Action.AGAIN, reason="the process that stages are forked from was killed, or could not fork", code=ended.code
+        )
     if said is not None and (said.action is not Action.RELAUNCH or not ended.code):
         return said
     if ended.code in ACTION_OF_CLUSTER:

@@ -93,6 +93,8 @@ def fork_stage(
 
 def _differing(has: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
     name = next(name for name in wanted if has[name] != wanted[name])
+    if name == "threads":
+        return "number of threads"
     if name != "environment":
         return name
     one, other = has[name], wanted[name]
@@ -121,7 +123,8 @@ def _connected(home: Path, folder: str, environment: Mapping[str, str]) -> tuple
     with _locked(home) as place:
         try:
             return _greeted(place)
-        except (FileNotFoundError, ConnectionError):
+        except (FileNotFoundError, ConnectionError, TimeoutError):
+            # One that is stopped, or hangs, keeps its stages; the next stages must not wait for it too.
             _start(place, folder, environment)
             return _greeted(place)
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from training.runtime.provenance import CHECKOUT
+from training.runtime.template import end_of
 
 
 def is_alive(pid: int) -> bool:
@@ -30,7 +31,7 @@ def test_command_dies_when_its_parent_is_killed() -> None:
     assert parent.stdout is not None
     pid = int(parent.stdout.readline())
     assert is_alive(pid)
-    handle = os.pidfd_open(pid)
+    handle = end_of(pid)
     parent.send_signal(signal.SIGKILL)
     parent.wait()
     ended = select.poll()
