@@ -48,6 +48,10 @@ class PipelineBundle(LocalDagBundle):
     def __init__(self, *, refresh_interval: int = REFRESH_SECONDS, **arguments: Any) -> None:
         super().__init__(refresh_interval=refresh_interval, **arguments)
         self._next_look = 0.0
+        self._seen: dict[str, tuple[int, int]] = {}
+        """DAG file to the device and inode of its YAML at the last look."""
+        self._exchanged: dict[str, float] = {}
+        """DAG file to the time at which another file was seen in the place of its YAML."""
 
     def refresh(self) -> None:
         """Request a parse of each file that is out of date; the dag-processor calls this, in its own process.
@@ -99,10 +103,16 @@ class PipelineBundle(LocalDagBundle):
     def _has_changed(self, file: str, at: datetime, *, is_broken: bool) -> bool:
         """Return whether the YAML of a DAG file was written, exchanged or removed after `at`."""
         try:
-            # Not the time of the last write: a file that is moved or copied into the place of another keeps that.
-            return yaml_of(self.path / file).stat().st_ctime > at.timestamp()
-        except FileNotFoundError:
+            state = yaml_of(self.path / file).stat()
+        except OSError:
+            # One that cannot be read, such as a link to itself, is the error of its own parse.
             return not is_broken and Path(file).stem not in SHARED_DAGS
+        place = (state.st_dev, state.st_ino)
+        if self._seen.setdefault(file, place) != place:
+            # An older file, where a link, or a folder above it, leads elsewhere now.
+            self._seen[file], self._exchanged[file] = place, time.time()
+        # Not the time of the last write: a file that is moved or copied into the place of another keeps that.
+        return max(state.st_ctime, self._exchanged.get(file, 0.0)) > at.timestamp()
 
 
 def _needs_a_plan(dag: _Dag, now: datetime) -> bool:

@@ -112,6 +112,27 @@ def test_a_yaml_is_new_that_an_older_file_took_the_place_of(watched: Watched) ->
     assert watched.requested() == ["restored.py"]
 
 
+def test_a_yaml_is_new_where_a_link_or_a_folder_leads_to_an_older_one(watched: Watched) -> None:
+    for release in ("first", "second"):
+        (watched.folder / release).mkdir()
+        (watched.folder / release / "linked.yaml").touch()
+    (watched.folder / "pipelines").rmdir()
+    (watched.folder / "pipelines").symlink_to("second")
+    watched.pipeline("linked", parsed=NOW, written=False)
+    assert watched.requested() == []
+    (watched.folder / "pipelines").unlink()
+    (watched.folder / "pipelines").symlink_to("first")
+    assert watched.requested() == ["linked.py"]
+    assert watched.requested() == ["linked.py"], "until it is parsed"
+
+
+def test_a_yaml_that_cannot_be_looked_at_hides_no_change_of_another(watched: Watched) -> None:
+    watched.pipeline("around", parsed=NOW, written=False)
+    (watched.folder / "pipelines" / "around.yaml").symlink_to("around.yaml")
+    watched.pipeline("changed", parsed=LONG_AGO)
+    assert watched.requested() == ["around.py", "changed.py"]
+
+
 def test_a_change_during_a_parse_is_parsed_again(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     watched.pipeline("edited", parsed=NOW)
     monkeypatch.setattr(dag_bundle, "READING", timedelta(seconds=5))
