@@ -15,8 +15,9 @@ from nightshift.client import Client, client_of
 from nightshift.doctor.findings import Finding, Installation, bad, good
 from nightshift.mlflow_account import MLFLOW_PASSWORD, MLFLOW_USER, account_header, laptop_variables
 from nightshift.settings import LOCAL, LOCAL_HOST, SLOTS
-from nightshift.slots import CPU, TRAIN, num_cores, slots_by_pool
+from nightshift.slots import CPU, TRAIN, machine_slots, num_cores, slots_by_pool
 from training.installation import TRACKING
+from training.runtime.available_memory import memory_limit_bytes
 from training.spec.rules.names import ROLLBACK
 
 TIMEOUT_SECONDS: Final = 10.0
@@ -69,7 +70,8 @@ def airflow(place: Installation) -> Iterator[Finding]:
         yield from _plugin(client)
         yield from _dags(client)
         if place.settings.backend == LOCAL:
-            yield pools(client, slots_by_pool(place.settings), num_cores())
+            room = sum(machine_slots(num_cores(), memory_limit_bytes()).values())
+            yield pools(client, slots_by_pool(place.settings), room)
 
 
 def _components(server: str, health: Mapping[str, Mapping[str, str | None] | None]) -> Iterator[Finding]:
@@ -127,18 +129,21 @@ def _dags(client: Client) -> Iterator[Finding]:
         )
 
 
-def pools(client: Client, wanted: Mapping[str, int], cores: int) -> Finding:
-    """Compare the slots of the pools of stages with the cores of this machine, where the stages run.
+def pools(client: Client, wanted: Mapping[str, int], room: int) -> Finding:
+    """Compare the slots of the pools of stages with those that this machine has room for, where the stages run.
 
     Args:
         wanted: slots of a pool that the first run has not made yet.
+        room: slots by cores and memory.
     """
     found = {str(each["name"]): int(each["slots"]) for each in client.airflow("GET", "/pools", params={"limit": 100}).json()["pools"]}
     slots = {name: found[name] if name in found else wanted[name] for name in (CPU, TRAIN)}
-    message = f"the pools {' and '.join(f'{name} ({number})' for name, number in slots.items())} are for a machine with {cores} cores"
-    if 2 * sum(slots.values()) < cores:
+    message = (
+        f"the pools {' and '.join(f'{name} ({number})' for name, number in slots.items())} are for a machine with room for {room} stages"
+    )
+    if 2 * sum(slots.values()) < room:
         hint = f"set {SLOTS.name}, or delete these pools in Airflow: the next run makes them by the machine's cores and memory"
-        return bad("pools", f"{message}, and use less than half of them", hint=hint)
+        return bad("pools", f"{message}, and use less than half of it", hint=hint)
     return good("pools", message)
 
 

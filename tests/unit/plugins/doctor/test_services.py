@@ -89,12 +89,19 @@ def test_what_airflow_lacks_is_found_with_its_repair(
     assert hint in found.hint
 
 
-@pytest.mark.parametrize(("cores", "is_ok"), [(2, True), (10, True), (11, False), (64, False)])
-def test_pools_that_use_less_than_half_of_the_cores_are_found(airflow: Airflow, place: Installation, cores: int, is_ok: bool) -> None:
+@pytest.mark.parametrize(("room", "is_ok"), [(2, True), (10, True), (11, False), (64, False)])
+def test_pools_that_use_less_than_half_of_the_machine_are_found(airflow: Airflow, place: Installation, room: int, is_ok: bool) -> None:
     del airflow
     with client_of(None, place.environ) as client:
-        found = services.pools(client, {}, cores)
+        found = services.pools(client, {}, room)
     assert (found.check, found.is_ok, "NIGHTSHIFT_SLOTS" in found.hint) == ("pools", is_ok, not is_ok)
+
+
+def test_slots_that_a_small_memory_allows_are_enough(airflow: Airflow, place: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
+    del airflow
+    monkeypatch.setattr(services, "num_cores", lambda: 64)
+    monkeypatch.setattr(services, "memory_limit_bytes", lambda: 8 * 2**30)
+    assert [each.is_ok for each in services.airflow(place) if each.check == "pools"] == [True]
 
 
 def test_a_clock_that_differs_is_found() -> None:
