@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from training.data.snapshot.parquet_parts import FILE_COLUMN, ROW_COLUMN
 from training.sql.expressions import quoted
+from training.validation.columns.numbers import NumberSide
 from training.validation.columns.statistics import ColumnProfile
 from training.validation.snapshot_view import TableView
 from training.validation.suites.batches import EXAMPLES, MAX_EXAMPLES
@@ -175,21 +176,21 @@ class ProfileMetrics:
         return self._num_rows(f"SELECT count(*) AS n FROM {{table}} {groups} {having}")  # noqa: S608
 
     def _median(self, column: str) -> float:
-        count = self._num_exact(column)
-        low, high = self._at(column, (count - 1) // 2, count // 2) if count else (math.nan, math.nan)
+        count, numbers = self._exact(column)
+        low, high = self._at(column, numbers, (count - 1) // 2, count // 2) if count else (math.nan, math.nan)
         return float(low) if low == high else (float(low) + float(high)) / 2
 
     def _quantile(self, column: str, share: float, method: str | bool) -> float:
-        count = self._num_exact(column)
+        count, numbers = self._exact(column)
         method = method or "nearest"
         if not count or not 0 <= share <= 1 or not isinstance(method, str) or method not in QUANTILE_METHODS:
             raise Unknown
         ranks, weight = _ranks(count, share, method)
-        low, high = self._at(column, ranks[0], ranks[-1])
+        low, high = self._at(column, numbers, ranks[0], ranks[-1])
         return low if len(ranks) == 1 else _between(float(low), float(high), weight)
 
-    def _num_exact(self, column: str) -> int:
-        """Return the number of values of a number column.
+    def _exact(self, column: str) -> tuple[int, NumberSide]:
+        """Return the number of values of a number column, and where they are.
 
         Raises:
             Unknown: float64 does not hold each of them.
@@ -197,13 +198,18 @@ class ProfileMetrics:
         numbers = self.profiles[column].numbers
         if numbers is None or not numbers.is_exact:
             raise Unknown
-        return self.view.facts["rows"] - self.num_nulls(column)
+        return self.view.facts["rows"] - self.num_nulls(column), numbers.total
 
-    def _at(self, column: str, first: int, last: int) -> tuple[float, float]:
-        """Return the values of two ranks near each other, 0 being the least; DuckDB sorts in the memory that it has, and spills."""
+    def _at(self, column: str, numbers: NumberSide, first: int, last: int) -> tuple[float, float]:
+        """Return the values of two ranks near each other, 0 being the least: sorted are the values of their bins of the histogram."""
+        lows, ends = numbers.histogram.lows(), numbers.num_below + np.cumsum(numbers.histogram.counts)
+        low, high = np.searchsorted(ends, [first, last], side="right").clip(max=max(0, len(ends) - 1))
+        # Infinite values are beside the outer bins.
+        start = f"value >= '{float(lows[low])!r}'::DOUBLE" if low else "value IS NOT NULL"
+        stop = f"AND value < '{float(lows[high + 1])!r}'::DOUBLE" if high + 1 < len(lows) else ""
         values = f"SELECT {self._comparable(column)} AS value FROM {{table}}"  # noqa: S608
-        limit = f"LIMIT {last - first + 1} OFFSET {first}"
-        found = self.view.rows(f"FROM ({values}) WHERE value IS NOT NULL ORDER BY value {limit}")
+        limit = f"LIMIT {last - first + 1} OFFSET {first - (ends[low - 1] if low else 0)}"
+        found = self.view.rows(f"FROM ({values}) WHERE {start} {stop} ORDER BY value {limit}")
         return found[0][0], found[-1][0]
 
     def _num_outside(self, column: str, arguments: Mapping[str, Any]) -> int:

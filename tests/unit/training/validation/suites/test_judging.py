@@ -19,8 +19,10 @@ from tests.unit.training.validation.judged_tables import judged, judged_frame, v
 from training.errors import SpecError
 from training.sources.table_contract import TableContract
 from training.spec.sections.data import Column
+from training.validation.columns.statistics import profile
 from training.validation.results import CheckResult
 from training.validation.suites.judging import check_suites, load_suite, suites_folder
+from training.validation.suites.table_numbers import ProfileMetrics
 
 Frame = pd.DataFrame
 NUM_ROWS = 40
@@ -371,3 +373,16 @@ def test_quantiles_of_the_numbers_of_a_column_are_those_of_numpy(method: str) ->
     median = {"type": "expect_column_median_to_be_between", "kwargs": middle}
     found = judged_frame([quantiles, median], pd.DataFrame({"x": [math.nan, *values, math.nan]}))
     assert [check.status for check in found] == ["passed"] * 2
+
+
+def test_a_rank_of_many_numbers_is_found_in_its_bin(tmp_path: Path) -> None:
+    rng = np.random.default_rng(2)
+    values = rng.permutation(np.concatenate([rng.normal(size=5_000), [-math.inf] * 30, [math.inf] * 40, [-0.0, 0.0]]))
+    view = view_of(tmp_path, pa.table({"x": values}), {"x": "double"}, files=2)
+    profiles = profile(view, (0, 1))
+    numbers = profiles["x"].numbers
+    assert numbers is not None
+    assert numbers.total.histogram.shift, "a bin has several values"
+    metrics, ordered = ProfileMetrics(view, profiles), np.sort(values)
+    for rank in (0, 29, 30, *range(100, 5_000, 150), 5_031, 5_032, 5_070):
+        assert metrics._at("x", numbers.total, rank, rank + 1) == (ordered[rank], ordered[rank + 1])
