@@ -78,12 +78,13 @@ def environment(libraries: Collection[str] = ()) -> dict[str, str]:
     """
     found = {"python": platform.python_version(), "platform": platform.platform(), "machine": platform.machine()}
     for name in dict.fromkeys([*LIBRARIES, *libraries]):
-        installed = next((one for one in (name, SAME_MODULES.get(name)) if one is not None and _version(one) is not None), name)
-        found[installed] = _version(installed) or "absent"
+        installed = next((one for one in (name, SAME_MODULES.get(name)) if one is not None and version_of(one) is not None), name)
+        found[installed] = version_of(installed) or "absent"
     return found
 
 
-def _version(distribution: str) -> str | None:
+def version_of(distribution: str) -> str | None:
+    """Return the version of an installed distribution."""
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:

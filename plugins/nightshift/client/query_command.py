@@ -93,4 +93,9 @@ def print_lines(lines: Iterable[str]) -> None:
 def print_table(rows: Sequence[Sequence[str]]) -> None:
     """Print rows of cells, the first one being the heads; on a terminal, lines are cut at its width."""
     for line in in_columns([[for_terminal(cell) for cell in row] for row in rows]):
-        sys.stdout.write((line[: shutil.get_terminal_size().columns] if sys.stdout.isatty() else line) + "\n")
+        print_cut(line)
+
+
+def print_cut(line: str) -> None:
+    """Print a line, on a terminal as far as it is wide; a program that reads gets it whole."""
+    sys.stdout.write((line[: shutil.get_terminal_size().columns] if sys.stdout.isatty() else line) + "\n")

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -28,7 +27,7 @@ from itertools import islice
 from typing import Any, Final
 
 from nightshift.client.client import ENDED, Client
-from nightshift.client.query_command import describe_server_command, print_json, print_lines
+from nightshift.client.query_command import describe_server_command, print_cut, print_json, print_lines
 from nightshift.queries.schemas import Run, StageRun
 from training.command_line import number_from
 from training.contracts import JsonObject
@@ -148,9 +147,7 @@ def _list(client: Client, options: argparse.Namespace) -> int:
         return 0
     width = max((len(run.id) for run in found), default=0)
     for run in found:
-        line = f"{run.id:<{width}}  {run.state:<8}  {time_words(run.started_at)}  {for_terminal(run.note or '')}".rstrip()
-        # A note has a line of its terminal; a program that reads gets it whole.
-        sys.stdout.write((line[: shutil.get_terminal_size().columns] if sys.stdout.isatty() else line) + "\n")
+        print_cut(f"{run.id:<{width}}  {run.state:<8}  {time_words(run.started_at)}  {for_terminal(run.note or '')}".rstrip())
     if not found:
         sys.stdout.write("there is no such run\n")
     return 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import platform
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,7 @@ from mlflow.models import Model
 
 from training.registry.model.code import model_code, write_code
 from training.registry.model.files import write_list
+from training.runtime.provenance import version_of
 from training.store import Manifest, Store
 
 DESCRIPTION: Final = "MLmodel"
@@ -60,15 +60,8 @@ def _environments(requirements: Sequence[str]) -> dict[str, object]:
 
     MLflow's own `save_model` repeats the packages in requirements.txt, and compares them with every installed one, which takes 0.6 s.
     """
-    installed = {name: _version(name) for name in BUILD_PACKAGES}
+    installed = {name: version_of(name) for name in BUILD_PACKAGES}
     build = [f"{name}=={version}" if version else name for name, version in installed.items()]
     python, pip = platform.python_version(), f"pip<={installed['pip']}" if installed["pip"] else "pip"
     conda = {"name": "mlflow-env", "channels": ["conda-forge"], "dependencies": [f"python={python}", pip, {"pip": list(requirements)}]}
     return {CONDA: conda, PYTHON: {"python": python, "build_dependencies": build, "dependencies": list(requirements)}}
-
-
-def _version(distribution: str) -> str | None:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None

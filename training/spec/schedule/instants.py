@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterator
-from datetime import UTC, date, datetime, time, timedelta, tzinfo
+from datetime import UTC, date, datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING, Final
 from zoneinfo import ZoneInfo
 
@@ -17,7 +17,7 @@ from training.contracts import MAX_CLOCK_SKEW
 from training.errors import SpecError, spec_error
 from training.spec.rules.rule_problems import Violation
 from training.spec.scalar_types import in_yaml
-from training.spec.schedule.partitions import Partition, partitions_until
+from training.spec.schedule.partitions import Partition, midnight, partitions_until
 
 if TYPE_CHECKING:
     from croniter import croniter
@@ -119,7 +119,7 @@ def settle_as_of(spec: PipelineSpec, *, parameter: str | None, logical_date: dat
     zone = ZoneInfo(spec.timezone)
     if spec.schedule is not None:
         return last_slot(spec.schedule, zone, run_after)
-    return _midnight(run_after.astimezone(zone).date(), zone)
+    return midnight(run_after.astimezone(zone).date(), zone)
 
 
 def parse_as_of(text: str, timezone: str) -> datetime:
@@ -136,7 +136,7 @@ def parse_as_of(text: str, timezone: str) -> datetime:
     if instant is None:
         raise _refused(f"{in_yaml(text)} is not a time", hint)
     if _DATE.fullmatch(text):
-        instant = _midnight(instant.date(), ZoneInfo(timezone))
+        instant = midnight(instant.date(), ZoneInfo(timezone))
     if instant.utcoffset() is None:
         raise _refused(f"{in_yaml(text)} has no offset from UTC", hint)
     if not 1970 < instant.year < 2100:
@@ -158,7 +158,7 @@ def window(spec: PipelineSpec, as_of: datetime) -> tuple[datetime, datetime]:
     length = spec.data.source.window
     if spec.data.source.is_daily:
         days = partitions(spec, as_of)
-        return _midnight(days[0], zone), _midnight(days[-1] + timedelta(days=1), zone)
+        return midnight(days[0], zone), midnight(days[-1] + timedelta(days=1), zone)
     if spec.data.source.grain is not None:
         parts = main_partitions(spec, as_of)
         return parts[0].start, parts[-1].end
@@ -200,7 +200,7 @@ def main_partitions(spec: PipelineSpec, as_of: datetime) -> list[Partition]:
     source, zone = spec.data.source, ZoneInfo(spec.timezone)
     if source.is_daily:
         days = partitions(spec, as_of)
-        return [Partition(day.isoformat(), _midnight(day, zone), _midnight(day + timedelta(days=1), zone)) for day in days]
+        return [Partition(day.isoformat(), midnight(day, zone), midnight(day + timedelta(days=1), zone)) for day in days]
     if source.grain is None:
         raise ValueError(f"table {source.table} has no partitions")
     return partitions_until(source.grain, zone, as_of, length=source.window)
@@ -246,10 +246,10 @@ def last_slot(schedule: str, zone: tzinfo, instant: datetime) -> datetime:
 def slot_of_day(spec: PipelineSpec, day: date) -> datetime | None:
     """Return the first slot of a day of the pipeline's time zone, in UTC; midnight without a schedule; None: the day has no slot."""
     zone = ZoneInfo(spec.timezone)
-    midnight = _midnight(day, zone)
+    start = midnight(day, zone)
     if spec.schedule is None:
-        return midnight
-    slot = next_slot(spec.schedule, zone, midnight - timedelta(microseconds=1))
+        return start
+    slot = next_slot(spec.schedule, zone, start - timedelta(microseconds=1))
     return slot if slot.astimezone(zone).date() == day else None
 
 
@@ -270,11 +270,6 @@ def _instant(wall: datetime, zone: tzinfo) -> datetime:
     if slot.astimezone(zone).replace(tzinfo=None, fold=0) != wall:
         return wall.replace(tzinfo=zone, fold=0).astimezone(UTC)
     return slot
-
-
-def _midnight(day: date, zone: ZoneInfo) -> datetime:
-    """Return the first instant of `day`, in UTC; where the clock skips midnight, that is later."""
-    return datetime.combine(day, time(), tzinfo=zone).astimezone(UTC)
 
 
 def _refused(message: str, hint: str = "") -> SpecError:

@@ -163,9 +163,9 @@ def bounds_of(name: str, zone: ZoneInfo) -> tuple[datetime, datetime]:
         return found.start, found.end
     if len(name) == len("2026-01"):
         first = date.fromisoformat(f"{name}-01")
-        return _midnight(first, zone), _midnight((first + timedelta(days=31)).replace(day=1), zone)
+        return midnight(first, zone), midnight((first + timedelta(days=31)).replace(day=1), zone)
     day = date.fromisoformat(name)
-    return _midnight(day, zone), _midnight(day + timedelta(days=1), zone)
+    return midnight(day, zone), midnight(day + timedelta(days=1), zone)
 
 
 def partitions_until(grain: Grain, zone: ZoneInfo, until: datetime, *, length: timedelta) -> list[Partition]:
@@ -217,13 +217,13 @@ def _begin(grain: Grain, zone: ZoneInfo, moment: datetime) -> datetime:
     local = moment.astimezone(zone)
     if grain is Grain.HOUR:
         return local.replace(minute=0, second=0, microsecond=0).astimezone(UTC)
-    return _midnight(local.date() if grain is Grain.DAY else local.date().replace(day=1), zone)
+    return midnight(local.date() if grain is Grain.DAY else local.date().replace(day=1), zone)
 
 
 def _name(grain: Grain, zone: ZoneInfo, moment: datetime) -> str:
     return moment.astimezone(zone).strftime(FORMS[grain])
 
 
-def _midnight(day: date, zone: ZoneInfo) -> datetime:
+def midnight(day: date, zone: ZoneInfo) -> datetime:
     """Return the first instant of `day`, in UTC; where the clock skips midnight, that is later."""
     return datetime.combine(day, time(), tzinfo=zone).astimezone(UTC)
