@@ -22,7 +22,6 @@ from typing import Final
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from training.contracts import JsonValue
 from training.data.dataset.scratch_arrays import slices_of
@@ -31,7 +30,7 @@ from training.evaluation.label_history import History, numbers_of
 from training.evaluation.measures import Measures
 from training.evaluation.raw_rows import Columns
 from training.evaluation.record import Baselines, NaiveBaseline
-from training.evaluation.rows import LabelledRows, dense_numbers
+from training.evaluation.rows import Floats, Ints, LabelledRows, dense_numbers
 from training.format import number
 from training.spec import PipelineSpec
 from training.spec.descriptors.metrics import is_lower_better
@@ -40,8 +39,6 @@ from training.sql.expressions import columns_of, hardened
 
 logger = logging.getLogger(__name__)
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 SEASONS: Final = (timedelta(days=1), timedelta(days=7))
 """That are tried where the spec names none."""

@@ -10,12 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.errors import DataError, shown, spec_error
-from training.evaluation.metrics.metric import OwnMetric
+from training.evaluation.metrics.metric import Floats, OwnMetric
 from training.installation import MODEL_PACKAGES
 from training.spec.descriptors.families import is_own, own_packages
 from training.spec.registry import imported
-
-Floats = NDArray[np.float64]
 
 
 def load_own_metrics(places: Mapping[str, str]) -> dict[str, OwnMetric]:

@@ -17,16 +17,12 @@ from zoneinfo import ZoneInfo
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from training.data.dataset.scratch_arrays import slices_of
-from training.evaluation.raw_rows import Columns
+from training.evaluation.raw_rows import Columns, Floats, Ints
 from training.spec import PipelineSpec
 from training.spec.sections.data import Data
 from training.spec.sections.windows import Window
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 DAY_US: Final = 86_400_000_000
 NULL: Final = np.iinfo(np.int64).min

@@ -12,11 +12,10 @@ from numpy.typing import NDArray
 
 from training.evaluation.metrics.auc import roc_area
 from training.evaluation.metrics.ranking import dense_groups
-from training.evaluation.raw_rows import Columns, Hashes, found_in
+from training.evaluation.raw_rows import Columns, Floats, Hashes, found_in
 from training.evaluation.record import Leakage, Overlap, PredictionDrift
 from training.validation.drift import stability_index
 
-Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]
 
 MAX_ROWS: Final = 200_000

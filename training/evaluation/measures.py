@@ -16,19 +16,17 @@ from training.evaluation import leakage_checks
 from training.evaluation.bootstrap.paired import Pair
 from training.evaluation.bootstrap.sequential import alarm_of
 from training.evaluation.custom_metrics import load_own_metrics
-from training.evaluation.metrics.metric import CalledMetric, OwnMetric, ScoredRows
+from training.evaluation.metrics.metric import CalledMetric, Floats, OwnMetric, ScoredRows
 from training.evaluation.metrics.ranking import num_groups_without_positive
 from training.evaluation.metrics.registry import metrics_by_name
 from training.evaluation.record import Alarm, Comparison, EvaluationRecord, FairnessGaps, Ranking, ResultChecks
-from training.evaluation.rows import LabelledRows
+from training.evaluation.rows import Ints, LabelledRows
 from training.evaluation.slices import by_slice, fairness_of, worst_and_gap
 from training.spec.descriptors.metrics import is_lower_better
 from training.spec.sections.evaluation import Evaluate
 
 logger = logging.getLogger(__name__)
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 MAX_IMPORTANCE_ROWS: Final = 4_096
 MAX_IMPORTANCE_COLUMNS: Final = 200

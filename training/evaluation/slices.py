@@ -15,11 +15,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from training.evaluation.metrics.calibration import calibration_error
-from training.evaluation.metrics.metric import Metric, ScoredRows
+from training.evaluation.metrics.metric import Floats, Metric, ScoredRows
 from training.evaluation.record import FairnessGaps, Slice, Treated
 from training.format import finite
 
-Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
 
 MAX_SLICES: Final = 200

@@ -13,12 +13,11 @@ from numpy.typing import NDArray
 
 from training.evaluation.metrics.calibration import calibration_bins
 from training.evaluation.metrics.curves import precision_recall_curve, roc_curve
-from training.evaluation.metrics.ranking import RankedRows
+from training.evaluation.metrics.ranking import Floats, RankedRows
 from training.pages.axes import Axis
 from training.pages.charts import RULE, Chart, Look, staircase
 from training.spec.sections.evaluation import Gain
 
-Floats = NDArray[np.float64]
 Models = Mapping[str, Floats]
 """Role ("candidate", "champion", "canary") to the scores, [n] or for multiclass [n, classes]."""
 Draw = Callable[[Chart, str, Floats], None]

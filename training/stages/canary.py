@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 import numpy as np
-from numpy.typing import NDArray
 
 from training.contracts import Scalar, StageRequest, json_number
 from training.data.dataset.manifest import meta_of
@@ -21,7 +20,7 @@ from training.errors import DeniedError
 from training.evaluation.compared_models import load_rival, rivals_in
 from training.evaluation.measures import Measures
 from training.evaluation.metrics.per_class import by_class
-from training.evaluation.raw_rows import RawRows
+from training.evaluation.raw_rows import Floats, RawRows
 from training.evaluation.record import FILE, FORMAT_VERSION, META_KEYS, Candidate, EvaluationRecord, Rival
 from training.evaluation.rows import LabelledRows
 from training.format import local_moment
@@ -34,8 +33,6 @@ from training.spec import PipelineSpec
 from training.store import Manifest
 
 logger = logging.getLogger(__name__)
-
-Floats = NDArray[np.float64]
 
 
 def work(context: StageContext) -> StageOutput:

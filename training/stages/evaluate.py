@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from training.contracts import Scalar, StageRequest, instant_text, json_number
 from training.data.dataset.manifest import meta_of
@@ -33,7 +32,7 @@ from training.evaluation.baselines import Splits, log_record, naive_record, name
 from training.evaluation.compared_models import Compared, compared, load_rival, rivals_in
 from training.evaluation.measures import Measures
 from training.evaluation.metrics.per_class import by_class
-from training.evaluation.raw_rows import RawRows
+from training.evaluation.raw_rows import Floats, RawRows
 from training.evaluation.record import (
     FILE,
     FORMAT_VERSION,
@@ -69,7 +68,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-Floats = NDArray[np.float64]
 LATENCY_ROWS: Final = 4_096
 
 

@@ -22,9 +22,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from training.data.join.window_sums import Ranges, deviations, sums
+from training.data.join.window_sums import Ints, Ranges, deviations, sums
 
-Ints = NDArray[np.int64]
 Values = NDArray[Any]
 
 MICROSECOND: Final = timedelta(microseconds=1)

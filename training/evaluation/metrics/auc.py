@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 from training.evaluation.bootstrap.resampling import resampled_means, resampled_weights
 from training.evaluation.metrics.class_scores import classes_of, with_all_classes
 from training.evaluation.metrics.curves import average_precision
-from training.evaluation.metrics.metric import ClassMetric, Metric, ScoredRows
+from training.evaluation.metrics.metric import ClassMetric, Floats, Metric, ScoredRows
 
-Floats = NDArray[np.float64]
 Weights = NDArray[np.float32]
 
 FEW_ROWS: Final = 1_000

@@ -10,9 +10,7 @@ from numpy.typing import NDArray
 
 from training.evaluation.bootstrap.resampling import resampled_parts
 from training.evaluation.metrics.class_scores import predicted_class
-from training.evaluation.metrics.metric import NAN, ClassMetric, Metric, ScoredRows
-
-Floats = NDArray[np.float64]
+from training.evaluation.metrics.metric import NAN, ClassMetric, Floats, Metric, ScoredRows
 
 CALIBRATION_BINS: Final = 10
 

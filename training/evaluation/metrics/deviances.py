@@ -6,11 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from training.evaluation.metrics.metric import NAN, Metric, ScoredRows
-
-Floats = NDArray[np.float64]
+from training.evaluation.metrics.metric import NAN, Floats, Metric, ScoredRows
 
 
 class PinballLoss(Metric):

@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 
 from training.evaluation.bootstrap.resampling import resampled_counts
 from training.evaluation.metrics.class_scores import classes_of, predicted_class
-from training.evaluation.metrics.metric import ClassMetric, Metric, ScoredRows
+from training.evaluation.metrics.metric import ClassMetric, Floats, Metric, ScoredRows
 
-Floats = NDArray[np.float64]
 Numbers = NDArray[np.int64]
 
 

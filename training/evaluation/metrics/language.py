@@ -7,12 +7,9 @@ from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from training.evaluation.metrics.means import FunctionOfMeans
-from training.evaluation.metrics.metric import NAN, Metric, ScoredRows
-
-Floats = NDArray[np.float64]
+from training.evaluation.metrics.metric import NAN, Floats, Metric, ScoredRows
 
 
 def perplexity(losses: Floats) -> float:

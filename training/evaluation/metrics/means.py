@@ -5,12 +5,9 @@ from __future__ import annotations
 from abc import abstractmethod
 
 import numpy as np
-from numpy.typing import NDArray
 
 from training.evaluation.bootstrap.resampling import resampled_means
-from training.evaluation.metrics.metric import Groups, Metric, ScoredRows
-
-Floats = NDArray[np.float64]
+from training.evaluation.metrics.metric import Floats, Groups, Metric, ScoredRows
 
 
 class FunctionOfMeans(Metric):

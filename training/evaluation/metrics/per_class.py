@@ -8,9 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from training.evaluation.metrics.class_scores import predicted_class
-
-Floats = NDArray[np.float64]
+from training.evaluation.metrics.class_scores import Floats, predicted_class
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

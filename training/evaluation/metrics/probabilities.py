@@ -6,12 +6,9 @@ from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from training.evaluation.metrics.class_scores import predicted_class, probability_of_label, with_all_classes
-from training.evaluation.metrics.metric import ClassMetric, Metric, ScoredRows
-
-Floats = NDArray[np.float64]
+from training.evaluation.metrics.metric import ClassMetric, Floats, Metric, ScoredRows
 
 EPSILON: Final = 1e-7
 

@@ -7,12 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from training.evaluation.metrics.metric import NAN, Metric, ScoredRows
+from training.evaluation.metrics.metric import NAN, Floats, Metric, ScoredRows
 from training.evaluation.metrics.ranking import RankedRows
-
-Floats = NDArray[np.float64]
 
 
 class GroupMetric(Metric):

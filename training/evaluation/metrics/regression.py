@@ -11,9 +11,7 @@ from numpy.typing import NDArray
 
 from training.evaluation.bootstrap.resampling import resampled_counts
 from training.evaluation.metrics.means import FunctionOfMeans
-from training.evaluation.metrics.metric import Metric, ScoredRows
-
-Floats = NDArray[np.float64]
+from training.evaluation.metrics.metric import Floats, Metric, ScoredRows
 
 
 class RootMeanSquaredError(FunctionOfMeans):

@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 from scipy.optimize import OptimizeResult, minimize
 
 from training.data.dataset.mapped_shards import MappedShards
 from training.errors import DataError, PreemptedError, shown
 from training.models.boosting_rounds import Rounds
-from training.models.linear.scores import MAX_LOG, id_sizes, sigmoid, softmax
+from training.models.linear.scores import MAX_LOG, Floats, id_sizes, sigmoid, softmax
 from training.models.shard_rows import labels_of, num_classes, shards_of
 from training.process import liveness
 from training.runtime.stage_memory import stage_memory_bytes
@@ -35,7 +34,6 @@ ENTRY_BYTES: Final = 12
 """Of a cell in a sparse matrix: a float64 and its column."""
 UNIT: Final = "iterations"
 
-Floats = NDArray[np.float64]
 Loss = Callable[[Floats, Floats], tuple[Floats, Floats]]
 """Linear scores, [n, outputs], and labels, [n], to each row's loss, [n], and its gradient, [n, outputs]."""
 
