@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -26,7 +26,6 @@ from training.data.join.contract import LABEL
 from training.data.snapshot.label_delay import META_KEY
 from training.data.split.by_time import SPLITS
 from training.data.split.kinds import division_words
-from training.engine.tracking.mlflow_delivery import tracked_run
 from training.evaluation import latency, leakage_checks
 from training.evaluation.baselines import Splits, log_record, naive_record, named_entries
 from training.evaluation.compared_models import Compared, compared, load_rival, rivals_in
@@ -100,9 +99,9 @@ def work(context: StageContext) -> StageOutput:
         measures = Measures(spec.evaluate, rows, seed=spec.train.seed)
         predictor = load_predictor(store.manifests.fetch(model, folder / "candidate"))
     with context.timed("tracking", kind="mlflow"):
-        run_id = tracked_run(store.bucket, request.parameters)
+        run = _training_run(context)
     with context.timed("register", kind="mlflow"):
-        registered = _register(context, model, predictor, first_rows, run_id)
+        registered = _register(context, model, predictor, first_rows, run)
     with context.timed("score"):
         models: dict[str, Callable[[], Predictor]] = {
             name: functools.partial(load_rival, store, rival, folder / name)
@@ -132,8 +131,8 @@ def work(context: StageContext) -> StageOutput:
     record = EvaluationRecord.of_parts(_facts(model, dataset, registered, rivals, alike), measured, rest)
     with context.timed("report"):
         history = json.loads((folder / "candidate" / "history.json").read_bytes())
-        page = _report(spec, request, rows, scored, record, history, _shown_facts(record, model, spec.promote.model, run_id))
-    return _store(context, record, baselines, page, run_id)
+        page = _report(spec, request, rows, scored, record, history, _shown_facts(record, model, spec.promote.model, run))
+    return _store(context, record, baselines, page, run)
 
 
 def _read(store: Store, dataset: Manifest, folder: Path, *, event_time: str) -> tuple[DatasetReader, Splits]:
@@ -205,8 +204,14 @@ def _calls(limits: LatencyLimits, folder: Path, rows: pd.DataFrame, *, group: st
     return None if found is None else {batch: Latency.model_validate(call) for batch, call in found.items()}
 
 
-def _register(context: StageContext, model: Manifest, predictor: Predictor, rows: pd.DataFrame, run_id: str | None) -> MLflowRegistration:
+def _training_run(context: StageContext) -> Any | None:
     # Its threads: the process that measures the latency is forked before.
+    from training.registry.mlflow.runs import training_run
+
+    return training_run(context.store.bucket, context.request.parameters)
+
+
+def _register(context: StageContext, model: Manifest, predictor: Predictor, rows: pd.DataFrame, run: Any | None) -> MLflowRegistration:
     from training.registry.mlflow.schema import ModelSchema, output_columns
     from training.registry.mlflow.versions import register_candidate
 
@@ -225,7 +230,7 @@ def _register(context: StageContext, model: Manifest, predictor: Predictor, rows
         spec.promote.model,
         model,
         inputs=inputs,
-        run_id=run_id,
+        run=run,
         tags=tags,
         output=f"{spec.evaluate.task} of {spec.data.label.column}",
         schema=shown,
@@ -282,7 +287,7 @@ def _report(
     )
 
 
-def _shown_facts(record: EvaluationRecord, model: Manifest, name: str, run_id: str | None) -> dict[str, Scalar | Link]:
+def _shown_facts(record: EvaluationRecord, model: Manifest, name: str, run: Any | None) -> dict[str, Scalar | Link]:
     """Return the facts of the report, by their titles; `name` is the model's in the registry."""
     meta = model.meta
     origin: dict[str, Scalar]
@@ -291,7 +296,7 @@ def _shown_facts(record: EvaluationRecord, model: Manifest, name: str, run_id: s
     else:
         origin = {"best epoch": meta["best_epoch"], "seed": meta["seed"], "processes": meta["world_size"]}
     return {
-        **mlflow_facts(TRACKING.text(), run_id=run_id, model=name, version=record.version or ""),
+        **mlflow_facts(TRACKING.text(), run_id=None if run is None else run.info.run_id, model=name, version=record.version or ""),
         "candidate weights": meta["weights_digest"],
         "champion weights": "–" if record.champion is None else record.champion.weights_digest,
         "dataset": record.dataset,
@@ -312,14 +317,14 @@ def _learned_words(bounds: Mapping[str, Sequence[str]]) -> str:
     return f"rows until {moment(until)}; the newest {brief(days)} days are in {unseen} only"
 
 
-def _store(context: StageContext, record: EvaluationRecord, baselines: Baselines, page: bytes, run_id: str | None) -> StageOutput:
+def _store(context: StageContext, record: EvaluationRecord, baselines: Baselines, page: bytes, run: Any | None) -> StageOutput:
     from training.registry.mlflow.runs import Evaluated, log_evaluation
 
     request, spec = context.request, context.spec
     primary = spec.evaluate.primary
     finite = {name: value for name, value in record.metrics.items() if math.isfinite(value)}
     with context.timed("log", kind="mlflow"):
-        log_evaluation(Evaluated.of(request, spec, context.store, run_id=run_id, logged_model=record.logged_model), finite, page)
+        log_evaluation(Evaluated.of(request, spec, context.store, run=run, logged_model=record.logged_model), finite, page)
     best = baselines.best_entry
     meta = {
         **record.to_json(*META_KEYS),

@@ -111,16 +111,19 @@ def send(client: Any, run_id: str, points: Sequence[JournalPoint]) -> None:
         send(client, run_id, points[middle:])
 
 
-def tracked_run(bucket: Bucket, parameters: JsonObject) -> str | None:
+def delivered_run(bucket: Bucket, parameters: JsonObject) -> str | None:
     """Return the id of the MLflow run of the training that a request's parameters name; what waits for it is delivered first.
-
-    None where MLflow answers that it has no such run, or that a user deleted it: the work of the caller does without.
 
     Args:
         parameters: `training_uri`, the training's work folder, and `mlflow_run_id`, which the training knew; neither: there is no training.
     """
     known, training_uri = (None if (value := parameters.get(key)) is None else str(value) for key in ("mlflow_run_id", "training_uri"))
-    run_id = known if training_uri is None else deliver_if_reachable(RunJournal(bucket, bucket.key(training_uri))) or known
+    return known if training_uri is None else deliver_if_reachable(RunJournal(bucket, bucket.key(training_uri))) or known
+
+
+def tracked_run(bucket: Bucket, parameters: JsonObject) -> str | None:
+    """Return the run as `delivered_run`; None where MLflow answers that it has no such run, or that a user deleted it."""
+    run_id = delivered_run(bucket, parameters)
     if run_id is None:
         return None
     import mlflow
@@ -128,7 +131,7 @@ def tracked_run(bucket: Bucket, parameters: JsonObject) -> str | None:
     with quick_requests():
         if not _is_deleted(mlflow.MlflowClient(), run_id):
             return run_id
-    logger.warning("MLflow does not have the run %s of this training any more: its model is registered without a run", run_id)
+    logger.warning("MLflow does not have the run %s of this training any more", run_id)
     return None
 
 

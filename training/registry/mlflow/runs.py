@@ -16,14 +16,14 @@ import mlflow
 from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, RunTag
 from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
-from training.contracts import Instant, StageRequest
-from training.engine.tracking.mlflow_delivery import quick_requests
+from training.contracts import Instant, JsonObject, StageRequest
+from training.engine.tracking.mlflow_delivery import delivered_run, quick_requests
 from training.errors import UnavailableError
 from training.process.scratch import scratch_folder
 from training.registry.ledger.reasons import headline
 from training.registry.mlflow.versions import registry_faults, run_here, set_by_two
 from training.spec import PipelineSpec
-from training.store import Manifest, Store
+from training.store import Bucket, Manifest, Store
 
 if TYPE_CHECKING:
     # The ledger opens the database, which an evaluation has no Secret for.
@@ -51,8 +51,8 @@ COLUMN_TYPES: Final = {
 class Evaluated:
     """Whose evaluation is logged."""
 
-    run_id: str | None
-    """MLflow run of the training, if it is known."""
+    run: Any | None
+    """Of the training in MLflow, if it has one."""
     logged_model: str
     """Id of the registered version's."""
     pipeline: str
@@ -63,10 +63,10 @@ class Evaluated:
     dataset_uri: str
 
     @classmethod
-    def of(cls, request: StageRequest, spec: PipelineSpec, store: Store, *, run_id: str | None, logged_model: str) -> Evaluated:
+    def of(cls, request: StageRequest, spec: PipelineSpec, store: Store, *, run: Any | None, logged_model: str) -> Evaluated:
         """Return those of a request of the stage `evaluate`."""
         return cls(
-            run_id=run_id,
+            run=run,
             logged_model=logged_model,
             pipeline=request.pipeline,
             description=spec.description,
@@ -76,30 +76,40 @@ class Evaluated:
         )
 
 
+def training_run(bucket: Bucket, parameters: JsonObject) -> Any | None:
+    """Return the MLflow run of the training that a request's parameters name (`delivered_run`), None where this server has none.
+
+    Raises:
+        UnavailableError: `mlflow.unavailable`.
+    """
+    run_id = delivered_run(bucket, parameters)
+    with registry_faults():
+        run = run_here(mlflow.MlflowClient(), run_id)
+    if run_id is not None and run is None:
+        logger.warning("MLflow does not have the run %s of this training any more: its model is registered without a run", run_id)
+    return run
+
+
 def log_evaluation(evaluated: Evaluated, metrics: Mapping[str, float], report: bytes) -> None:
     """Add the evaluation's metrics to the training's MLflow run and to the version's logged model, the data to the run, and the report.
 
     Raises:
         UnavailableError: `mlflow.unavailable`.
     """
-    run_id = evaluated.run_id
-    if run_id is None:
+    if evaluated.run is None:
         return
+    info = evaluated.run.info
     with registry_faults(), scratch_folder() as folder:
         client = mlflow.MlflowClient()
-        run = run_here(client, run_id)
-        if run is None:
-            logger.warning("this MLflow server does not have the run %s: the evaluation is not logged there", run_id)
-            return
         inputs = _data_parts(evaluated)
         tested = next((part.dataset for part in inputs if part.tags[0].value == CONTEXTS["test"]), None)
-        client.log_inputs(run_id, inputs)
-        client.log_batch(run_id, metrics=list(_metrics(evaluated, metrics, tested)))
+        client.log_inputs(info.run_id, inputs)
+        client.log_batch(info.run_id, metrics=list(_metrics(evaluated, metrics, tested)))
         path = folder / REPORT
         path.write_bytes(report)
         # The client's own method would ask for the run once more.
-        get_artifact_repository(run.info.artifact_uri).log_artifact(str(path))
-        _describe_experiment(client, run.info.experiment_id, evaluated.description)
+        get_artifact_repository(info.artifact_uri).log_artifact(str(path))
+        _describe_experiment(client, info.experiment_id, evaluated.description)
 
 
 def delete_reports(run_ids: Collection[str]) -> int:

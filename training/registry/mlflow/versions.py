@@ -12,6 +12,7 @@ from typing import Any, Final
 import mlflow
 from mlflow.exceptions import MlflowException
 from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+from mlflow.tracking.default_experiment import DEFAULT_EXPERIMENT_ID
 
 from training.errors import UnavailableError, first_line
 from training.process.scratch import scratch_folder
@@ -85,7 +86,7 @@ def register_candidate(
     manifest: Manifest,
     *,
     inputs: Mapping[str, str],
-    run_id: str | None,
+    run: Any | None,
     tags: Mapping[str, str],
     output: str = "",
     schema: ModelSchema | None = None,
@@ -94,7 +95,7 @@ def register_candidate(
 
     Args:
         inputs: columns of a raw frame to their types.
-        run_id: MLflow run of the training, if it is known.
+        run: of the training in MLflow, if it has one (`run_here`).
         tags: further tags of the version.
         output: what the model returns, in words.
         schema: for MLflow's pages; None: `inputs`.
@@ -121,7 +122,6 @@ def register_candidate(
                 outputs=list(shown.outputs),
                 output=output,
             )
-            run = run_here(client, run_id)
             model_id = log_model(store, client, model, saved, facts, run=run)
         return make_version(store, client, model, model_id, facts, run=run, tags=tags)
 
@@ -142,16 +142,17 @@ def log_model(
         experiment_id: without a run; None: MLflow's `Default`.
     """
     named = {f"input.{UNNAMEABLE.sub('_', name)}"[:MAX_PARAM_NAME_CHARS]: kind for name, kind in facts.shown.items()}
-    logged = mlflow.initialize_logged_model(
+    # MLflow's function for it imports git, to add what the run says already.
+    logged = client.create_logged_model(
+        (experiment_id or DEFAULT_EXPERIMENT_ID) if run is None else run.info.experiment_id,
         name=model,
         source_run_id=None if run is None else run.info.run_id,
         params={**named, **({"output": facts.output} if facts.output else {})},
         model_type="nightshift",
-        experiment_id=experiment_id if run is None else run.info.experiment_id,
     )
     # The client's own method would ask for the place first, which is known.
     get_artifact_repository(logged.artifact_location).log_artifacts(str(folder))
-    mlflow.finalize_logged_model(logged.model_id, "READY")
+    client.finalize_logged_model(logged.model_id, "READY")
     note(store, str(logged.model_id), facts)
     return str(logged.model_id)
 

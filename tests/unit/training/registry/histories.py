@@ -276,7 +276,7 @@ def night(database: str, store: Store, files: dict[str, bytes], number: int, out
     measured = ledger.standing(MODEL).revision
     weights = sha256_hex(mark.encode())
     uri, manifest = store.manifests.put_files("model", {**files, MARK: mark.encode()}, {"weights_digest": weights})
-    register_candidate(store, MODEL, manifest, inputs={"value": "double"}, run_id=None, tags={})
+    register_candidate(store, MODEL, manifest, inputs={"value": "double"}, run=None, tags={})
     promote(ledger, store, uri, weights, outcome, canary=canary, revision=measured)
 
 

@@ -57,7 +57,7 @@ class Registry:
         """Register a model of these files; return its version and its files, downloaded."""
         weights = sha256_hex(canonical_json({file: sha256_hex(data) for file, data in files.items()}))
         _uri, manifest = self.store.manifests.put_files("model", files, {"weights_digest": weights})
-        registered = register_candidate(self.store, name, manifest, inputs={"value": "double"}, run_id=None, tags={})
+        registered = register_candidate(self.store, name, manifest, inputs={"value": "double"}, run=None, tags={})
         target = self._folder / f"fetched-{name}-{registered.number}"
         fetched = Path(mlflow.artifacts.download_artifacts(artifact_uri=f"models:/{name}/{registered.number}", dst_path=str(target)))
         (fetched / CLIENT_FILE).unlink(missing_ok=True)

@@ -33,7 +33,7 @@ def name(registry: mlflow.MlflowClient, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def register(store: Store, model: str, weights: str = "w1") -> str:
     manifest: Any = SimpleNamespace(meta={"weights_digest": weights}, digest="d")
-    return register_candidate(store, model, manifest, inputs={}, run_id=None, tags={"nightshift.pipeline": "p"}).number
+    return register_candidate(store, model, manifest, inputs={}, run=None, tags={"nightshift.pipeline": "p"}).number
 
 
 def found(registry: mlflow.MlflowClient, model: str) -> list[tuple[str, str]]:

@@ -39,8 +39,8 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
         store = Store(str(folder / "store"))
         files = {path.name: path.read_bytes() for path in model_folder(folder / "model").iterdir()}
         _uri, manifest = store.manifests.put_files("model", files, {"weights_digest": "w1"})
-        registered = register_candidate(store, "orders", manifest, inputs={"value": "double"}, run_id=None, tags={})
-        assert register_candidate(store, "orders", manifest, inputs={"value": "double"}, run_id=None, tags={}) == registered
+        registered = register_candidate(store, "orders", manifest, inputs={"value": "double"}, run=None, tags={})
+        assert register_candidate(store, "orders", manifest, inputs={"value": "double"}, run=None, tags={}) == registered
         verified = load_verified("models:/orders/1", digest=registered.artifact_digest)
         assert np.array_equal(verified.predict(FRAME), load_predictor(folder / "model").predict(FRAME))
         fetched = Path(mlflow.artifacts.download_artifacts(artifact_uri="models:/orders/1", dst_path=str(folder / "fetched")))

@@ -34,7 +34,7 @@ FACTS = b'{"family": "linear"}'
 @pytest.fixture
 def evaluated(registry: mlflow.MlflowClient, model: str, tmp_path: Path) -> Evaluated:
     experiment_id = registry.create_experiment(f"pipeline of {model}")
-    run_id = registry.create_run(experiment_id).info.run_id
+    run = registry.create_run(experiment_id)
     store = Store(str(tmp_path / "store"))
     _uri, manifest = store.manifests.put_files("model", {"model.json": FACTS}, {"weights_digest": f"weights of {model}"})
     tags = {"nightshift.pipeline": "p"}
@@ -43,13 +43,13 @@ def evaluated(registry: mlflow.MlflowClient, model: str, tmp_path: Path) -> Eval
         f"{model}_new",
         manifest,
         inputs={"price": "float32", "odd:name@x": "int64"},
-        run_id=run_id,
+        run=run,
         tags=tags,
         output="ranking of clicked",
     )
     return Evaluated(
         **{
-            "run_id": run_id,
+            "run": run,
             "logged_model": made.logged_model,
             "pipeline": "p",
             "description": "Ranks.",
@@ -65,10 +65,10 @@ def test_an_evaluation_is_on_the_run_on_the_logged_model_and_once_however_often_
 ) -> None:
     for _ in range(2):
         log_evaluation(evaluated, {"ndcg@10": 0.64, "mrr": 0.5}, b"<html>")
-    run = registry.get_run(str(evaluated.run_id))
+    run = registry.get_run(evaluated.run.info.run_id)
     assert {name: run.data.metrics[name] for name in ("test_ndcg_at_10", "test_mrr")} == {"test_ndcg_at_10": 0.64, "test_mrr": 0.5}
-    assert len(registry.get_metric_history(str(evaluated.run_id), "test_mrr")) == 1
-    (version,) = registry.search_model_versions(f"run_id = '{evaluated.run_id}'")
+    assert len(registry.get_metric_history(evaluated.run.info.run_id, "test_mrr")) == 1
+    (version,) = registry.search_model_versions(f"run_id = '{evaluated.run.info.run_id}'")
     logged = registry.get_logged_model(evaluated.logged_model)
     assert version.source == f"models:/{evaluated.logged_model}"
     assert logged.experiment_id == run.info.experiment_id, "beside the runs of its pipeline"
@@ -83,7 +83,7 @@ def test_an_evaluation_is_on_the_run_on_the_logged_model_and_once_however_often_
 def test_a_run_names_the_parts_of_its_data_with_rows_and_columns(registry: mlflow.MlflowClient, evaluated: Evaluated) -> None:
     log_evaluation(evaluated, {}, b"")
     log_evaluation(evaluated, {}, b"")
-    inputs = registry.get_run(str(evaluated.run_id)).inputs.dataset_inputs
+    inputs = registry.get_run(evaluated.run.info.run_id).inputs.dataset_inputs
     parts = {part.dataset.name: part for part in inputs}
     assert len(inputs) == 3
     assert {name: part.tags[0].value for name, part in parts.items()} == {
@@ -100,19 +100,19 @@ def test_a_run_names_the_parts_of_its_data_with_rows_and_columns(registry: mlflo
 
 def test_an_experiment_has_the_pipelines_description_and_a_persons_stays(registry: mlflow.MlflowClient, evaluated: Evaluated) -> None:
     def note() -> str:
-        return registry.get_experiment(registry.get_run(str(evaluated.run_id)).info.experiment_id).tags["mlflow.note.content"]
+        return registry.get_experiment(registry.get_run(evaluated.run.info.run_id).info.experiment_id).tags["mlflow.note.content"]
 
     log_evaluation(evaluated, {}, b"")
     assert note() == "Ranks."
-    registry.set_experiment_tag(registry.get_run(str(evaluated.run_id)).info.experiment_id, "mlflow.note.content", "ours")
+    registry.set_experiment_tag(registry.get_run(evaluated.run.info.run_id).info.experiment_id, "mlflow.note.content", "ours")
     log_evaluation(evaluated, {}, b"")
     assert note() == "ours"
 
 
 def test_a_decision_is_on_the_run_as_two_tags_and_its_headline(registry: mlflow.MlflowClient, evaluated: Evaluated, tmp_path: Path) -> None:
     entry = decide_on(Ledger(f"sqlite:///{tmp_path}/ledger.db"), 3, "needs_approval")
-    note_decision(evaluated.run_id, entry)
-    tags = registry.get_run(str(evaluated.run_id)).data.tags
+    note_decision(evaluated.run.info.run_id, entry)
+    tags = registry.get_run(evaluated.run.info.run_id).data.tags
     assert (tags["decision"], tags["version"]) == ("needs approval", "1.3.0")
     assert tags["mlflow.note.content"] == "needs approval: gap 0.2 is above 0.1; version 1.3.0 of m"
 

@@ -22,7 +22,7 @@ from training.registry.mlflow import restoring
 from training.registry.mlflow.mirror import differences, mirror
 from training.registry.mlflow.restoring import origin_of
 from training.registry.mlflow.schema import ModelSchema
-from training.registry.mlflow.versions import register_candidate
+from training.registry.mlflow.versions import register_candidate, run_here
 from training.registry.model.rebuild import child_environment, rebuilt
 from training.registry.serving import load_verified
 from training.store import Store
@@ -46,9 +46,9 @@ class Scene:
     def night(self, number: int, outcome: str, **evidence: Any) -> str:
         """Register weights and decide about them, as a run does; return their number in MLflow."""
         uri, manifest = self.store.manifests.put_files("model", self.files, {"weights_digest": f"w{number}"})
-        run_id = evidence.get("mlflow_run_id")
+        run = run_here(self.client, evidence.get("mlflow_run_id"))
         made = register_candidate(
-            self.store, self.model, manifest, inputs={"value": "float64"}, run_id=run_id, tags={}, output="binary of late", schema=SHOWN
+            self.store, self.model, manifest, inputs={"value": "float64"}, run=run, tags={}, output="binary of late", schema=SHOWN
         )
         self.ledger.note_registration(self.model, f"w{number}", made)
         named = {"model_uri": uri, "input_schema": {"value": "double"}, "pipeline": self.model, **evidence}

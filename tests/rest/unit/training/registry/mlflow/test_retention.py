@@ -44,7 +44,7 @@ class Scene:
             client.log_text(run.info.run_id, "page", "evaluation.html")
             client.set_terminated(run.info.run_id)
             self.runs.append(run.info.run_id)
-            made = register_candidate(self.store, name, manifest, inputs={"value": "double"}, run_id=run.info.run_id, tags={})
+            made = register_candidate(self.store, name, manifest, inputs={"value": "double"}, run=run, tags={})
             self.ledger.note_registration(name, f"w{number}", made)
             decide_on(self.ledger, number, model=name, evidence={"model_uri": uri})
         self.files = folder / "artifacts"
