@@ -331,6 +331,8 @@ def stamps_of_code() -> Stamps:
     """
     package = Path(__file__).resolve().parent.parent
     folders = {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")}
+    # Distributions may be installed there, too.
+    folders |= {Path(folder) for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder} - {package.parent}
     found = {}
     # A folder may go while it is read: no reason to end, and all forks with it.
     sources = (Path(folder, name) for folder, _, names in os.walk(package) for name in names if name.endswith(".py"))
@@ -339,6 +341,18 @@ def stamps_of_code() -> Stamps:
             state = path.stat()
             found[str(path)] = (state.st_mtime_ns, state.st_size)
     return found
+
+
+def libraries() -> Iterator[str]:
+    """Yield `LIBRARIES`; after the first, look once for what installed distributions add, which each stage asks for."""
+    first, *others = LIBRARIES
+    yield first
+    from training.spec.descriptors.families import own_packages
+
+    with suppress(Exception):
+        # As with an import that fails.
+        own_packages()
+    yield from others
 
 
 def main() -> None:
@@ -350,7 +364,7 @@ def main() -> None:
         os._exit(0)
     # Imports make no garbage.
     gc.disable()
-    program = Template(listener, stamps_of_code).serve(iter(LIBRARIES))
+    program = Template(listener, stamps_of_code).serve(libraries())
     if program is not None:
         program.run()
 

@@ -1,0 +1,29 @@
+"""What the template has looked up for all of its forks, and when it is replaced."""
+
+import importlib.metadata
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from training.runtime.template import LIBRARIES, libraries, stamps_of_code
+from training.spec import registry
+from training.spec.descriptors.families import own_packages
+
+
+def test_what_distributions_add_is_looked_for_once_by_the_template_and_by_no_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    registry.installed.cache_clear()
+    assert tuple(libraries()) == LIBRARIES
+
+    def ask_again(**_named: str) -> NoReturn:
+        raise AssertionError("a stage reads the entry points of all distributions")
+
+    monkeypatch.setattr(importlib.metadata, "entry_points", ask_again)
+    own_packages()
+
+
+def test_a_distribution_installed_into_a_folder_of_the_path_replaces_the_template(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    before = stamps_of_code()
+    (tmp_path / "shop-1.dist-info").mkdir()
+    assert stamps_of_code() != before
