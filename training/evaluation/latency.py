@@ -46,6 +46,8 @@ logger = logging.getLogger(__name__)
 BATCHES: Final = (1, 256)
 """Rows of a call; groups, for rankers."""
 NUM_CALLS: Final = 200
+"""Where a gate judges the figures. They are the largest cost of a small run: without a limit there are fewer."""
+NUM_UNJUDGED_CALLS: Final = 50
 NUM_WARM_UPS: Final = 10
 SECONDS: Final = {1: 3.0, 256: 1.0}
 """Batch size to the limit of its calls; with slower models there are fewer. The gate judges batch 1."""
@@ -246,9 +248,10 @@ def timed_calls(
     """
     parts = _batches(frame, group, batch)
     _called(predictor, parts, NUM_WARM_UPS, WARM_UP_SECONDS)
+    num_calls = NUM_CALLS if limits else NUM_UNJUDGED_CALLS
     found: list[dict[str, float]] = []
     while len(found) < MAX_MEASUREMENTS:
-        found.append(_figures(_called(predictor, parts, NUM_CALLS, SECONDS[batch])))
+        found.append(_figures(_called(predictor, parts, num_calls, SECONDS[batch])))
         is_met = all(found[-1][name] <= limit for name, limit in (limits or {}).items())
         if is_met or found[-1]["waited_share"] <= CALM_SHARE:
             return found[-1]

@@ -16,7 +16,7 @@ import pytest
 
 from tests.unit.training.evaluation.model_files import FRAME, model_folder
 from training.evaluation import latency
-from training.evaluation.latency import NUM_CALLS, NUM_WARM_UPS, measure, timed_calls
+from training.evaluation.latency import NUM_CALLS, NUM_UNJUDGED_CALLS, NUM_WARM_UPS, measure, timed_calls
 from training.runtime.provenance import CHECKOUT
 
 pytestmark = pytest.mark.slow
@@ -50,7 +50,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, group: str | None, batch: int) -> tup
 
 def test_one_row_is_asked_at_a_time_and_warm_ups_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     found, calls = asked(monkeypatch, None, 1)
-    assert len(calls) == NUM_WARM_UPS + NUM_CALLS
+    assert len(calls) == NUM_WARM_UPS + NUM_UNJUDGED_CALLS
     assert {len(call) for call in calls} == {1}
     assert calls[0]["value"].tolist() != calls[1]["value"].tolist()
     assert found == pytest.approx({"p50_ms": 1, "p95_ms": 1, "p99_ms": 1, "rows_per_second": 1000, "waited_share": 0})
