@@ -39,7 +39,7 @@ from training.sanitizing import masked
 from training.spec import PipelineSpec
 from training.spec.sections.timeout import Timeout
 from training.store import Store, WorkFolder
-from training.store.leases import Lease
+from training.store.leases import COMMIT, Lease
 
 __all__ = ["StageContext", "StageOutput", "main"]
 
@@ -192,7 +192,7 @@ def _check_startable(request: StageRequest, work_folder: WorkFolder) -> LoadedCo
 def _commit(
     work_folder: WorkFolder, request: StageRequest, lease: Lease, output: StageOutput, timings: dict[str, float], usage: Usage
 ) -> None:
-    lease.commit("commit", {"artifact_uri": output.artifact_uri, "digest": output.digest})
+    lease.commit(COMMIT, {"artifact_uri": output.artifact_uri, "digest": output.digest})
     result = StageResult(
         pipeline=request.pipeline,
         stage=request.stage,
@@ -212,7 +212,6 @@ def _commit(
         logger.info("committed %s in %.1f s (%s): %s", request.stage, timings["total"], usage_text(usage), output.digest)
     else:
         logger.warning("another attempt committed %s first; its result stands", work_folder.uri)
-    lease.release()
 
 
 class _Heartbeat:
@@ -228,7 +227,6 @@ class _Heartbeat:
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
     def __enter__(self) -> None:
-        self._beat(0)
         self._thread.start()
 
     def __exit__(self, *_exc: object) -> None:
@@ -258,8 +256,7 @@ class _Heartbeat:
         doing = {} if phase is None else {"phase": phase.to_json()}
         beat = {"beat": number, "pid": os.getpid(), "progress": self._context.last_progress, **doing}
         self._work_folder.write_heartbeat(attempt_id, beat)
-        if number:
-            self._lease.check()
+        self._lease.check()
         if number % LOG_UPLOAD_BEATS == 1:
             _upload_log(self._work_folder, attempt_id, self._lines)
 

@@ -86,10 +86,9 @@ def set_run_ref(store: Store, request: StageRequest, name: str, uri: str) -> Non
 
 
 def point_at(ref: Chain, uri: str) -> None:
-    """Set a ref to `uri`; a no-op if it has that value already."""
-    while True:
-        head = ref.read()
-        if head is not None and head.value == uri:
-            return
+    """Set a ref of which no record was ever deleted alone to `uri`; a no-op if it has that value already."""
+    if ref.begin(uri):
+        return
+    while (head := ref.read()) is None or head.value != uri:
         if ref.move(uri, expected=head.number if head else 0):
             return

@@ -84,6 +84,11 @@ class Chain:
         key = self._key(expected + 1)
         return self._bucket.create_own(key, records.encode(key, value))
 
+    def begin(self, value: Any) -> bool:
+        """Make the first record without a look for others, in one request; return False where it is there, whatever it holds."""
+        key = self._key(1)
+        return self._bucket.create(key, records.encode(key, value))
+
     def delete(self, *, before: int | None = None) -> None:
         """Delete the chain, or its records before a number. The oldest goes first, so that no earlier value becomes current."""
         for number in self._numbers():

@@ -8,7 +8,6 @@ instance, Balakrishnan et al., "CORFU", NSDI 2012, with the object store as the 
 
 from __future__ import annotations
 
-import logging
 import secrets
 import threading
 from collections.abc import Callable, Mapping
@@ -20,8 +19,8 @@ from training.process.running_time import AwakeClock
 from training.store.chains import Chain, ChainRecord
 from training.store.work_folder import WorkFolder
 
-logger = logging.getLogger(__name__)
-
+COMMIT: Final = "commit"
+"""Kind of an attempt's last record, after which it makes the result. It releases the lease: of two results the first one stands."""
 LEASE_TTL_SECONDS: Final = 15.0
 """A holder whose heartbeat has not changed for so long, while the observer was awake and looked, counts as dead."""
 
@@ -81,7 +80,7 @@ class Lease:
                 return cls(work_folder, epoch=epoch, owner=owner, attempt_id=attempt_id, head=head + 1, is_restart=is_restart)
 
     def commit(self, kind: str, payload: Mapping[str, object]) -> None:
-        """Append one record (`checkpoint`, `commit`) in this lease's name.
+        """Append one record (`checkpoint`, `COMMIT`) in this lease's name.
 
         Raises:
             LeaseLostError: `lease.lost`, a newer attempt took over; the record was not made.
@@ -127,13 +126,6 @@ class Lease:
         who = f"{holder.owner} (attempt {holder.attempt_id}, epoch {holder.epoch})" if holder else "another writer"
         message = f"{self._work_folder.uri} was taken over from epoch {self.epoch} by {who}; this attempt's commits are refused"
         raise LeaseLostError("lease.lost", message, details={"new_attempt_id": holder.attempt_id if holder else ""})
-
-    def release(self) -> None:
-        """Release the lease so that the next attempt starts without a wait. Losing a race here is no error."""
-        try:
-            self.commit("release", {})
-        except LeaseLostError:
-            logger.info("lease of %s was already taken over", self._work_folder.uri)
 
 
 class HolderWatch:
@@ -195,6 +187,6 @@ def _holder_after(holder: LeaseHolder | None, record: ChainRecord) -> LeaseHolde
     value = record.value
     if value["kind"] == "lease":
         return LeaseHolder(value["epoch"], value["owner"], value["attempt_id"], released=False)
-    if value["kind"] == "release" and holder is not None and value["epoch"] == holder.epoch:
+    if value["kind"] == COMMIT and holder is not None and value["epoch"] == holder.epoch:
         return LeaseHolder(holder.epoch, holder.owner, holder.attempt_id, released=True)
     return holder

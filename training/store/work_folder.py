@@ -262,7 +262,7 @@ def _check_record(value: Any) -> None:
     records.require(value, "record of the journal", kind=str, epoch=int)
     if value["kind"] == "lease":
         records.require(value, "lease", owner=str, attempt_id=str)
-    elif value["kind"] != "release":
+    else:
         records.require(value, "record of the journal", payload=dict)
 
 

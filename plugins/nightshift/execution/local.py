@@ -82,11 +82,8 @@ class LocalBackend(Backend):
             if found is not None:
                 break
             end = self._attempt(task, takeover_epoch)
-            if end is None:
-                found = task.work.folder.result()
-                if found is not None:
-                    break
-                end = AttemptEnd(action=Action.RELAUNCH, reason="the result is missing", code="result.missing")
+            if isinstance(end, StageResult):
+                return end
             if self._stopped:
                 raise _stopped(f"stopped while it ran: {end.reason}")
             if end.action is Action.AGAIN:
@@ -107,8 +104,8 @@ class LocalBackend(Backend):
         if self._launcher is not None:
             self._launcher.stop()
 
-    def _attempt(self, task: StageTask, takeover_epoch: int) -> AttemptEnd | None:
-        """Run one attempt; return None when its result is there."""
+    def _attempt(self, task: StageTask, takeover_epoch: int) -> AttemptEnd | StageResult:
+        """Run one attempt; return the result, or how it ended without one."""
         request = task.request(attempt_id=new_attempt_id(), takeover_epoch=takeover_epoch)
         uri = task.work.folder.write_request(request)
         task.say(f"to repeat it by hand: python -m training.stages.{task.work.stage} {uri}")
@@ -117,8 +114,9 @@ class LocalBackend(Backend):
             raise _stopped("stopped before it began")
         ended = launcher.launch(uri, request, task.resolved.spec, task.say, may_fork=self._may_fork)
         task.say(f"attempt {request.attempt_id} ended with {ended.exit_code} after {ended.seconds:.1f} s")
-        if task.work.folder.result() is not None:
-            return None
+        found = task.work.folder.result()
+        if found is not None:
+            return found
         end = judge(ended, error_of_ended(task.work.folder, request.attempt_id, ended.exit_code))
         return replace(end, reason=f"{end.reason}; {memory_text(ended)}") if end.action is Action.RELAUNCH_ONCE else end
 
@@ -127,15 +125,17 @@ def wait_for_others(task: StageTask) -> tuple[int, StageResult | None]:
     """Wait while an attempt of another run is alive; return (the epoch that may be taken over, a result that appeared)."""
     watch = HolderWatch(task.work.folder, owner=task.run.owner)
     said_at = -SAY_EVERY_SECONDS
-    known = -1
+    known = 0
     while True:
         holder, takeover_epoch = watch.poll()
-        # A result is committed between two records of the work's chain: while none is new, there is none to look for.
-        if holder is None or watch.known != known:
+        # There is no result before the first record of the work's chain, and with a holder none that was there at the last look.
+        if watch.known != known:
             known = watch.known
             found = task.work.folder.result()
-            if found is not None or holder is None:
+            if found is not None:
                 return takeover_epoch, found
+        if holder is None:
+            return takeover_epoch, None
         if time.monotonic() - said_at >= SAY_EVERY_SECONDS:
             said_at = time.monotonic()
             task.say(f"{holder.owner} is at the same work (attempt {holder.attempt_id}); waiting for its result")

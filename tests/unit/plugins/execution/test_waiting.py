@@ -59,7 +59,7 @@ def test_an_hour_beside_a_training_of_a_week_lists_once_and_reads_a_heartbeat_ea
         if now[0] == 1800:
             lease.commit("checkpoint", {"step": num_checkpoints})
         if now[0] >= 3600:
-            lease.release()
+            lease.commit(leases.COMMIT, {})
 
     monkeypatch.setattr(local, "time", SimpleNamespace(sleep=sleep, monotonic=lambda: now[0]))
     monkeypatch.setattr(leases, "AwakeClock", lambda: lambda: now[0])

@@ -25,7 +25,7 @@ from training.runtime.attempt_errors import HUNG
 from training.runtime.provenance import CHECKOUT
 from training.spec import PipelineSpec
 from training.store import Store
-from training.store.leases import HolderWatch, Lease
+from training.store.leases import COMMIT, HolderWatch, Lease
 from training.store.work_folder import StoreUri
 
 SPEC_PATH = CHECKOUT / "dags" / "pipelines" / "search_ranking.yaml"
@@ -94,7 +94,7 @@ def commit(store: Store, request: StageRequest, **more: Any) -> None:
             **more,
         )
     )
-    lease.release()
+    lease.commit(COMMIT, {})
 
 
 def killed(_request: StageRequest) -> Ended:
@@ -381,7 +381,7 @@ def test_the_second_run_at_the_same_work_waits_and_reuses(
     lease = Lease.acquire(address_of(scripted.store, other), owner=other.run.owner, attempt_id=other.attempt_id)
 
     def meanwhile(_seconds: float) -> None:
-        lease.release()
+        lease.commit(COMMIT, {})
         commit(scripted.store, other)
 
     # The backend's own clock: threads and `subprocess` sleep too, and would end the work before it was seen.

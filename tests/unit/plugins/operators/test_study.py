@@ -22,7 +22,7 @@ from training.contracts import RunIdentity, StageRequest, StageResult
 from training.runtime.provenance import CHECKOUT
 from training.spec import PipelineSpec, freeze, parse_spec, resolve_uris
 from training.store import Store
-from training.store.leases import Lease
+from training.store.leases import COMMIT, Lease
 from training.tuning.records import StudyStore, TrialRecord, trial_work_id
 
 SPEC_PATH = CHECKOUT / "dags" / "pipelines" / "search_ranking.yaml"
@@ -63,7 +63,7 @@ class Trials:
         record = TrialRecord(slot=slot, state="complete", value=1.0, settings={"learning_rate": 1e-3}, epochs=1, steps=1)
         StudyStore(self.store, request.pipeline, request.parameters["study"]).add(record)
         work_folder.create_result(result("trial", work_id=request.work_id, run=request.run, attempt_id=request.attempt_id))
-        lease.release()
+        lease.commit(COMMIT, {})
         return Ended(exit_code=0, seconds=1.0)
 
     def stop(self) -> None:

@@ -90,8 +90,15 @@ def test_finished_work_leaves_a_result_a_log_and_a_free_lease(store: Store, work
     holder = holder_of(work_folder.chain())
     assert holder is not None
     assert holder.released
-    assert work_folder.heartbeat("a1") is not None
     assert work_folder.error("a1") is None
+
+
+def test_a_short_stage_leaves_five_files(store: Store, work_folder: WorkFolder) -> None:
+    run(make(), ask(store, "a1"), stop=StopFlag())
+    folder = Path(work_folder.uri.removeprefix("file://"))
+    names = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    ours = {"_RESULT.json", "attempts/a1/_REQUEST.json", "attempts/a1/log.txt"}
+    assert names == {*ours, "journal/0000000001.json", "journal/0000000002.json"}
 
 
 @pytest.mark.parametrize("form", ["path", "uri", "uri with blanks"])

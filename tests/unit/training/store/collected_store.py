@@ -12,7 +12,7 @@ from typing import Any
 from training.contracts import RunIdentity, StageRequest, StageResult
 from training.store import Store, set_run_ref
 from training.store.garbage_collector import Collector
-from training.store.leases import Lease
+from training.store.leases import COMMIT, Lease
 from training.store.reachability import KeepRules
 
 NOW = KeepRules(runs=timedelta(seconds=-5), attempts=timedelta(seconds=-5), grace=timedelta(0))
@@ -73,9 +73,8 @@ def make(store: Store, content: str = "weights", work_id: str = "f" * 64) -> Sta
         attempts=1,
         committed_at="",
     )
-    lease.commit("commit", {})
+    lease.commit(COMMIT, {})
     assert work_folder.create_result(result)
-    lease.release()
     return result
 
 

@@ -15,7 +15,7 @@ from training.contracts import RunIdentity, StageResult
 from training.errors import LeaseError
 from training.store.condemned import TAKEOVER_SECONDS, Condemned
 from training.store.garbage_collector import BEAT_SECONDS, DEAD_SECONDS, Collector
-from training.store.leases import Lease
+from training.store.leases import COMMIT, Lease
 from training.store.reachability import KeepRules, Marking, content_keys
 from training.store.work_folder import WorkFolder
 
@@ -63,9 +63,8 @@ class Scene:
                     attempts=1,
                     committed_at="",
                 )
-                lease.commit("commit", {"artifact_uri": uri})
+                lease.commit(COMMIT, {"artifact_uri": uri})
                 work_folder.create_result(result)
-                lease.release()
                 asked_at = self.world.now
                 found = work_folder.result()
                 assert found is not None

@@ -11,7 +11,7 @@ from training.errors import LeaseHeldError, LeaseLostError, UnavailableError
 from training.process.running_time import AwakeClock
 from training.store import Store, WorkFolder
 from training.store.chains import Chain
-from training.store.leases import HolderWatch, Lease, holder_of
+from training.store.leases import COMMIT, HolderWatch, Lease, holder_of
 
 
 @pytest.fixture
@@ -50,9 +50,9 @@ def test_only_an_attempt_that_has_held_the_lease_before_is_a_restart(work_folder
 def test_fence_holds_even_if_the_old_writer_never_looked(work_folder: WorkFolder) -> None:
     old = Lease.acquire(work_folder, owner="one", attempt_id="a")
     new = Lease.acquire(work_folder, owner="one", attempt_id="b")
-    new.release()
+    new.commit(COMMIT, {})
     with pytest.raises(LeaseLostError):
-        old.commit("commit", {})
+        old.commit(COMMIT, {})
 
 
 def test_record_of_a_later_version_is_the_end_of_the_lease_and_not_a_fault_of_the_storage(tmp_path: Path, work_folder: WorkFolder) -> None:
@@ -111,8 +111,8 @@ def test_work_without_a_lease_has_no_holder(work_folder: WorkFolder) -> None:
     assert HolderWatch(work_folder, owner="one").poll() == (None, 0)
 
 
-def test_released_lease_is_free_for_another_owner(work_folder: WorkFolder) -> None:
-    Lease.acquire(work_folder, owner="one", attempt_id="a").release()
+def test_lease_is_free_for_another_owner_after_the_commit(work_folder: WorkFolder) -> None:
+    Lease.acquire(work_folder, owner="one", attempt_id="a").commit(COMMIT, {})
     assert Lease.acquire(work_folder, owner="two", attempt_id="b").epoch == 2
 
 

@@ -14,7 +14,7 @@ from training.errors import DataError, DeniedError, LeaseLostError, UnavailableE
 from training.sources.listing import list_source
 from training.store import Bucket, Store, bucket
 from training.store import open_bucket as opening
-from training.store.leases import Lease
+from training.store.leases import COMMIT, Lease
 
 KEYS = {"AWS_ACCESS_KEY_ID": "tests", "AWS_SECRET_ACCESS_KEY": "tests"}
 
@@ -95,10 +95,10 @@ def test_a_lease_knows_its_own_record_that_was_applied_before_an_outage(
     if then == "a check":
         lease.check()
     lease.commit("checkpoint", {"step": 1 if then == "the same entry" else 2})
-    lease.release()
+    lease.commit(COMMIT, {})
     entries = [(entry.value["kind"], entry.value.get("payload", {}).get("step")) for entry in work_folder.chain().history()]
     second = [] if then == "the same entry" else [("checkpoint", 2)]
-    assert entries == [("lease", None), ("checkpoint", 1), *second, ("release", None)]
+    assert entries == [("lease", None), ("checkpoint", 1), *second, (COMMIT, None)]
 
 
 def test_a_lease_that_was_taken_over_after_its_own_applied_record_is_lost(proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch) -> None:

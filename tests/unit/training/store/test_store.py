@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.training.store.collected_store import make
 from training.errors import DataError, DeniedError, SpecError, StoreError
-from training.store import Manifest, Store
+from training.store import Manifest, Store, point_at
 from training.store.bucket import as_uri
 from training.store.work_folder import StoreUri
 
@@ -112,6 +112,13 @@ def test_of_racing_writers_of_a_ref_exactly_one_wins_each_round(store: Store) ->
         assert len(wins) == 1
         assert (head.number, head.value) == (number + 1, {"writer": wins[0]})
     assert [revision.number for revision in ref.history()] == list(range(1, 21))
+
+
+def test_ref_that_goes_back_to_its_first_value_has_it(store: Store) -> None:
+    ref = store.ref("runs")
+    for uri in ("a", "a", "b", "a", "a"):
+        point_at(ref, uri)
+    assert [record.value for record in ref.history()] == ["a", "b", "a"]
 
 
 def test_uri_of_the_store_has_the_digest_of_its_content_and_the_key_of_its_work(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from training.code.closure import Code
 from training.contracts import RunIdentity, StageResult
 from training.runtime.provenance import CHECKOUT
 from training.store import Store
-from training.store.leases import Lease
+from training.store.leases import COMMIT, Lease
 
 SPEC_PATH = CHECKOUT / "dags" / "pipelines" / "search_ranking.yaml"
 
@@ -70,7 +70,7 @@ def task(
 
 def commit(task: Task, deferred: TaskDeferred) -> None:
     work_folder, request = task.request(deferred)
-    Lease.acquire(work_folder, owner=request.run.owner, attempt_id=request.attempt_id).release()
+    Lease.acquire(work_folder, owner=request.run.owner, attempt_id=request.attempt_id).commit(COMMIT, {})
     facts = {"artifact_uri": "file:///a", "digest": "d" * 64, "attempts": 1, "committed_at": "2026-02-01T02:00:05+00:00"}
     same = {name: getattr(request, name) for name in ("pipeline", "stage", "work_id", "run", "attempt_id")}
     assert work_folder.create_result(StageResult(**facts, **same))

@@ -14,7 +14,7 @@ from training.contracts import RunIdentity, StageResult
 from training.runtime.provenance import CHECKOUT
 from training.spec import freeze, parse_spec, resolve_uris
 from training.store import Store
-from training.store.leases import Lease
+from training.store.leases import COMMIT, Lease
 from training.tuning.records import StudyStore, TrialRecord
 
 SPEC_PATH = CHECKOUT / "dags" / "pipelines" / "search_ranking.yaml"
@@ -58,7 +58,7 @@ class StudyWorker:
         assert request.parameters["shared"] is True, "pods share no disk"
         record = TrialRecord(slot=slot, state="complete", value=1.0, settings={"learning_rate": 1e-3}, epochs=1, steps=1)
         StudyStore(self.store, request.pipeline, request.parameters["study"]).add(record)
-        Lease.acquire(work_folder, owner=request.run.owner, attempt_id=request.attempt_id).release()
+        Lease.acquire(work_folder, owner=request.run.owner, attempt_id=request.attempt_id).commit(COMMIT, {})
         facts = {"artifact_uri": "file:///a", "digest": "d" * 64, "attempts": 1, "committed_at": "2026-02-01T02:00:05+00:00"}
         same = {name: getattr(request, name) for name in ("pipeline", "stage", "work_id", "run", "attempt_id")}
         assert work_folder.create_result(StageResult(**facts, **same))
