@@ -189,7 +189,7 @@ def fork_measurer(family: str) -> None:
         return
     load_family(family)
     if others := other_threads():
-        logger.info("latency will be measured by a new process: thread %s exists besides the main thread", ", ".join(others))
+        logger.warning("latency will be measured by a new process: thread %s exists besides the main thread", ", ".join(others))
         return
     (request_reader, requests), (answers, answer_writer) = os.pipe(), os.pipe()
     with tempfile.TemporaryFile() as file:

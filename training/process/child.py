@@ -18,6 +18,8 @@ PR_SET_NAME = 15
 POLL_SECONDS = 0.02
 ALLOCATOR_THREAD = "jemalloc_bg_thd"
 """Of Arrow's allocator, which takes its locks for a fork and does without the thread in the child (jemalloc, background_thread.c)."""
+ALARM_THREAD = "alarm"
+"""Of `training.process.liveness`: it sleeps, holds no lock, and a forked child is not watched."""
 
 
 def bind_to_parent(expected_parent_pid: int | None = None) -> None:
@@ -45,10 +47,12 @@ def name_this_process(name: str) -> None:
 
 
 def other_threads() -> list[str]:
-    """Return the names of this process's threads that a forked child would lack, beside the allocator's."""
+    """Return the names of this process's threads that a forked child would lack, beside the allocator's and the one that takes alarms."""
+    import threading
     from pathlib import Path
 
-    folders = [folder for folder in Path("/proc/self/task").iterdir() if int(folder.name) != os.getpid()]
+    known = {os.getpid(), *(thread.native_id for thread in threading.enumerate() if thread.name == ALARM_THREAD)}
+    folders = [folder for folder in Path("/proc/self/task").iterdir() if int(folder.name) not in known]
     names = [(folder / "comm").read_text(encoding="utf-8", errors="replace").strip() for folder in folders]
     return sorted(name for name in names if name != ALLOCATOR_THREAD)
 

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from training.installation import RANK, WORLD_SIZE, Seconds, Variable
+from training.process.child import ALARM_THREAD
 
 Kind = Literal["start", "transfer", "part", "step", "validation", "checkpoint", "mlflow", "peers"]
 """What a process does, as the limits are named (`timeout:` of a pipeline). `peers` has no limit: it waits for other ranks."""
@@ -140,7 +141,7 @@ def watch() -> None:
     )
     faulthandler.register(STACKS_SIGNAL, file=2)
     _end_by_alarm()
-    threading.Thread(target=_take_alarm, name="alarm", daemon=True).start()
+    threading.Thread(target=_take_alarm, name=ALARM_THREAD, daemon=True).start()
     _watched.enter("start", "imports")
 
 

@@ -89,8 +89,8 @@ def test_with_a_torch_for_gpus_ranks_are_forked_before_the_stage_is_imported_unl
     assert started == [*["imports training.stages.trial"] * is_first, "forks", "torchrun"]
 
 
-def test_a_thread_of_a_library_is_seen_and_the_allocators_is_not() -> None:
-    stop, named = threading.Event(), threading.Barrier(3)
+def test_a_thread_of_a_library_is_seen_and_those_that_no_fork_needs_are_not() -> None:
+    stop, named = threading.Event(), threading.Barrier(4)
     before = processes.other_threads()
 
     def run(name: str) -> None:
@@ -100,6 +100,7 @@ def test_a_thread_of_a_library_is_seen_and_the_allocators_is_not() -> None:
         stop.wait()
 
     threads = [threading.Thread(target=run, args=(name,)) for name in ("of a library", processes.ALLOCATOR_THREAD)]
+    threads.append(threading.Thread(target=run, args=("python",), name=processes.ALARM_THREAD))
     for thread in threads:
         thread.start()
     named.wait(60)
