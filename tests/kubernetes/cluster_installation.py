@@ -17,7 +17,7 @@ import boto3
 import yaml
 
 from nightshift.doctor.cluster import GANG_API
-from tests.integration.installation import ROOT, Installation, free_ports
+from tests.integration.installation import FLIGHTS, ROOT, Installation, free_ports
 from tests.kubernetes.servers import mlflow_server, postgres_server, s3_server
 
 NAMESPACE = "nightshift"
@@ -122,6 +122,9 @@ class ClusterInstallation(Installation):
         placement = home / "placement.yaml"
         placement.write_text(shipped_placement(image=image, s3_url=s3_url), encoding="utf-8")
         os.environ.update(store)
+        settings = home / "installation" / "airflow" / "config"
+        settings.mkdir(parents=True)
+        shutil.copy(Path(__file__).with_name("airflow_local_settings.py"), settings)
         made = cls.start(
             home / "installation",
             NIGHTSHIFT_BACKEND="kubernetes",
@@ -130,6 +133,7 @@ class ClusterInstallation(Installation):
             NIGHTSHIFT_DATABASE=database_url,
             MLFLOW_TRACKING_URI=mlflow_url,
             SHOP_URI="s3://shop-data/shop",
+            FLIGHTS_URI="s3://shop-data/flights",
             # Packages of one's own would have to be in the image.
             NIGHTSHIFT_MODEL_PACKAGES="",
             KUBECONFIG=os.environ.get("NIGHTSHIFT_TEST_KUBECONFIG", os.environ["KUBECONFIG"]),
@@ -138,16 +142,17 @@ class ClusterInstallation(Installation):
         assert isinstance(made, cls)
         stack.callback(made.stop)
         made.placement, made.s3_url = placement, s3_url
-        made.upload_shop()
+        made.upload(made.shop, "shop")
+        made.upload(FLIGHTS, "flights")
         return made
 
     placement: Path
     s3_url: str
 
-    def upload_shop(self) -> None:
+    def upload(self, folder: Path, prefix: str) -> None:
         client = bucket_client(self.s3_url)
-        for path in sorted(self.shop.rglob("*.parquet")):
-            client.upload_file(str(path), "shop-data", f"shop/{path.relative_to(self.shop).as_posix()}")
+        for path in filter(Path.is_file, folder.rglob("*")):
+            client.upload_file(str(path), "shop-data", f"{prefix}/{path.relative_to(folder).as_posix()}")
 
     def put_into_shop(self, place: str, content: bytes) -> None:
         bucket_client(self.s3_url).put_object(Bucket="shop-data", Key=f"shop/{place}", Body=content)
@@ -175,10 +180,14 @@ class ClusterInstallation(Installation):
             self.placement.write_text(before, encoding="utf-8")
 
     def copy_with_placement(self, pipeline: str, name: str, placement: Mapping[str, Any], **changes: str) -> str:
-        """Add a pipeline like another one, with a model of its own, this placement, and texts replaced; return its name."""
-        text = (self.dags / "pipelines" / f"{pipeline}.yaml").read_text(encoding="utf-8")
+        """Add a pipeline like another one, with this placement and texts replaced; return its name."""
         inline = ", ".join(f"{key}: {json.dumps(value)}" for key, value in placement.items())
-        text, count = re.subn(r"placement: \{.*\}", f"placement: {{{inline}}}", text)
+        return self.copy(pipeline, name, r"placement: \{.*\}", f"placement: {{{inline}}}", **changes)
+
+    def copy(self, pipeline: str, name: str, pattern: str, replacement: str, **changes: str) -> str:
+        """Add a pipeline like another one, with a model of its own, the only match of a pattern and texts replaced; return its name."""
+        text = (self.dags / "pipelines" / f"{pipeline}.yaml").read_text(encoding="utf-8")
+        text, count = re.subn(pattern, replacement, text)
         assert count == 1
         for old, new in {f"name: {pipeline}": f"name: {name}", f"model: {pipeline}": f"model: {name}", **changes}.items():
             assert old in text, old

@@ -34,6 +34,23 @@ def test_search_ranking_reaches_champion(on_cluster: ClusterInstallation, name: 
     assert "epoch 1 of 1" in on_cluster.full_log(name, run_id, "train"), "the pod's log is in the task's"
 
 
+def test_a_refitted_ranker_is_the_model_that_is_promoted(on_cluster: ClusterInstallation) -> None:
+    changes = {"  precision: auto": "  refit: validation\n  precision: auto"}
+    name = on_cluster.copy_with_placement("search_ranking", "ranking_refitted", {"nodes": 1, "processes_per_node": 2}, **changes)
+    check_refitted_model_is_promoted(on_cluster, name, NIGHT)
+
+
+def check_refitted_model_is_promoted(on_cluster: ClusterInstallation, name: str, night: dict[str, Any]) -> None:
+    run_id = on_cluster.trigger(name, night)
+    assert on_cluster.wait(name, run_id, timeout_seconds=1500) == "success", on_cluster.why(name, run_id)
+    (decision,) = on_cluster.ledger.history(name)
+    assert decision.evidence["model_uri"] == on_cluster.result(name, run_id, "refit").artifact_uri
+    standing = on_cluster.ledger.standing(name).champion
+    assert standing is not None
+    assert standing.version == "1"
+    assert "launch 1: " in on_cluster.full_log(name, run_id, "refit"), "in a pod of its own"
+
+
 def test_resources_of_one_run_are_those_of_its_pods(on_cluster: ClusterInstallation) -> None:
     name = on_cluster.copy_with_placement("search_ranking", "ranking_as_asked", {"nodes": 1, "processes_per_node": 1, "cpus": 0.4})
     placement = {"nodes": 2, "cpus": 0.3, "memory": "1100MiB"}
