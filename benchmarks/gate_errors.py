@@ -170,7 +170,7 @@ def is_promoted(trial: Trial, seed: int, block: str = "1d") -> bool:
         format_version=1,
         champion=CHAMPION,
         baseline="champion",
-        metrics={rules.primary: 0.5},
+        metrics={"rmse": 0.5, "bias": 0.0, rules.primary: 0.5},
         champion_metrics={rules.primary: 0.5},
         comparison=comparison,
         checks=ResultChecks(constant=False, drift=PredictionDrift(psi=0.0), leakage=Leakage(feature="x", value=0.6)),

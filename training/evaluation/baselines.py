@@ -33,7 +33,7 @@ from training.evaluation.record import Baselines, NaiveBaseline
 from training.evaluation.rows import Floats, Ints, LabelledRows, dense_numbers
 from training.format import number
 from training.spec import PipelineSpec
-from training.spec.descriptors.metrics import is_lower_better
+from training.spec.descriptors.metrics import descriptor_of_metric, is_lower_better
 from training.spec.scalar_types import duration_text
 from training.sql.expressions import columns_of, hardened
 
@@ -231,7 +231,8 @@ def _shown(spec: PipelineSpec) -> list[str]:
 
 
 def _is_worse(name: str, candidate: float | None, baseline: float) -> bool:
-    if candidate is None or not (np.isfinite(candidate) and np.isfinite(baseline)):
+    descriptor = descriptor_of_metric(name)
+    if candidate is None or not (np.isfinite(candidate) and np.isfinite(baseline)) or (descriptor and descriptor.constants_do_well):
         return False
     return bool(candidate > baseline if is_lower_better(name) else candidate < baseline)
 

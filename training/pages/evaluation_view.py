@@ -18,7 +18,7 @@ from training.evaluation.record import (
 from training.format import brief, finite, number, percent, signed
 from training.registry.gates.judging import CanaryDecision, Decision
 from training.registry.ledger.reasons import Reason
-from training.spec.descriptors.metrics import is_lower_better
+from training.spec.descriptors.metrics import is_lower_better, is_zero_best
 from training.spec.sections.evaluation import Evaluate
 
 Row = dict[str, object]
@@ -169,14 +169,15 @@ def metrics(record: EvaluationRecord, rules: Evaluate, primary: str) -> list[Row
     naive = None if record.baselines is None else record.baselines.best_entry
     rows = []
     for name in sorted(found, key=lambda name: name != primary):
-        lower = is_lower_better(name)
+        lower, zero = is_lower_better(name), is_zero_best(name)
+        best = "closest to 0 is best" if zero else "lower is better" if lower else "higher is better"
         bounds = [f"at least {brief(rules.minimum[name])}"] if name in rules.minimum and not lower else []
         bounds += [f"at most {brief(limit[name])}" for limit in (rules.maximum, rules.minimum if lower else {}) if name in limit]
-        row: Row = {"name": name, "is_primary": name == primary, "lower": lower, "candidate": found[name], "bound": ", ".join(bounds)}
+        row: Row = {"name": name, "is_primary": name == primary, "best": best, "candidate": found[name], "bound": ", ".join(bounds)}
         naive_metrics = {} if naive is None else naive.metrics
         for who, others in (("champion", record.champion_metrics), ("canary", record.canary_metrics), ("naive", naive_metrics)):
             row[who] = others.get(name)
-            row[f"{who}_difference"] = _difference(found[name], others.get(name), lower=lower)
+            row[f"{who}_difference"] = _difference(found[name], others.get(name), lower=lower, zero=zero)
         rows.append(row)
     return rows
 
@@ -218,13 +219,13 @@ class MetricDifference(NamedTuple):
     look: str
 
 
-def _difference(new: float | None, old: float | None, *, lower: bool) -> MetricDifference | None:
+def _difference(new: float | None, old: float | None, *, lower: bool, zero: bool = False) -> MetricDifference | None:
     """Return the candidate's value less the other's, and what that means; None where either is missing."""
     first, second = finite(new), finite(old)
     if first is None or second is None:
         return None
     value = first - second
-    good = -value if lower else value
+    good = abs(second) - abs(first) if zero else -value if lower else value
     words, look = ("better", "good") if good > 0 else ("worse", "bad") if good < 0 else ("the same", "same")
     return MetricDifference(value, words, look)
 

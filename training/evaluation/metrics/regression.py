@@ -1,4 +1,4 @@
-"""Metrics of numbers: the root of the mean squared error, the mean absolute error, and quantiles of absolute errors."""
+"""Metrics of numbers: root mean squared error, mean absolute error, quantiles of absolute errors, and the mean error (bias)."""
 
 from __future__ import annotations
 
@@ -35,6 +35,16 @@ class MeanAbsoluteError(Metric):
 
     def unit_values(self, rows: ScoredRows) -> Floats | None:
         return np.asarray(np.abs(rows.labels - rows.scores))
+
+
+class Bias(Metric):
+    """The mean of prediction less label: above 0, predictions are too high on average."""
+
+    def value(self, rows: ScoredRows) -> float:
+        return float(np.mean(rows.scores - rows.labels))
+
+    def unit_values(self, rows: ScoredRows) -> Floats | None:
+        return np.asarray(rows.scores - rows.labels)
 
 
 class ErrorQuantile(Metric):
@@ -105,4 +115,5 @@ METRICS: Final[Mapping[str, Metric]] = {
     "median_absolute_error": MedianError(),
     "absolute_error_p90": ErrorQuantile(0.9),
     "absolute_error_p99": ErrorQuantile(0.99),
+    "bias": Bias(),
 }

@@ -1,7 +1,8 @@
-"""Gates on what a candidate is by itself: finite metrics, predictions that differ, fairness, latency, leakage, overlap."""
+"""Gates on what a candidate is by itself: finite metrics, predictions that differ, bias, fairness, latency, leakage, overlap."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
@@ -9,13 +10,16 @@ from typing import Final
 from training.contracts import JsonValue, json_number
 from training.errors import shown
 from training.evaluation.record import FairnessGaps, ResultChecks
-from training.format import figure, finite
+from training.format import change, figure, finite, percent
 from training.registry.gates.interface import Case
 from training.registry.ledger.reasons import Reason
 from training.spec.descriptors.gate_descriptor import Severity
 
 LOADED_SHARE: Final = 0.1
 """Share of the calls' time spent waiting for a CPU above which a latency over its limit is inconclusive."""
+BIAS_SHARE: Final = 0.5
+"""Of the rmse that the bias may be. Above it, a constant added to all predictions lowers the rmse by more than 13 %, because
+rmse² = bias² + variance of the errors. Below it, the few blocks of a short test split move the mean error by chance."""
 
 
 def judge_finite(case: Case) -> Iterator[Reason]:
@@ -40,6 +44,22 @@ def judge_constant(case: Case) -> Iterator[Reason]:
     else:
         words = "every prediction is the same" if checks.constant else "predictions differ from row to row"
         yield case.reason(passed=not checks.constant, words=words)
+
+
+def judge_bias(case: Case) -> Iterator[Reason]:
+    """Whether the mean error is at most half of the rmse."""
+    if not case.rules.judges_bias:
+        return
+    bias, rmse = (finite(case.record.metrics.get(name)) for name in ("bias", "rmse"))
+    if bias is None or rmse is None:
+        yield case.missing("bias or rmse")
+        return
+    passed, share = abs(bias) <= BIAS_SHARE * rmse, percent(abs(bias) / rmse if rmse else 0.0, 0)
+    words = f"bias {change(bias)}, {share} of the rmse {figure(rmse)}, required <= {percent(BIAS_SHARE, 0)}"
+    if not passed:
+        level, rest = "high" if bias > 0 else "low", math.sqrt(max(rmse**2 - bias**2, 0.0))
+        words += f": predictions are too {level} on average, else the rmse would be {figure(rest)}; compare the labels of the splits"
+    yield case.reason(passed=passed, words=words, numbers={"bias": bias, "rmse": rmse})
 
 
 def judge_fairness(case: Case) -> Iterator[Reason]:

@@ -26,6 +26,10 @@ class MetricDescriptor:
     module: str = ""
     """File of training/evaluation/metrics/ that computes it; empty: the file of its own package."""
     lower_is_better: bool = False
+    zero_is_best: bool = False
+    """Whether the value has a sign and is best at 0: it may have bounds on both sides, and no model is chosen by it."""
+    constants_do_well: bool = False
+    """Whether it measures the level of predictions alone: a constant does well by it, so it says nothing against a naive baseline."""
     cut: int | None = None
     """The first rows of a group that the reported one counts, `ndcg@10`; a spec may name any cut from 1 to `max_cut`. None: it has no cut.
     Of `pinball_loss@90` it is the quantile in percent."""
@@ -48,12 +52,13 @@ DESCRIPTORS: Final[Mapping[str, MetricDescriptor]] = {
     "log_loss": MetricDescriptor(tasks=_CLASSES, module="probabilities", lower_is_better=True),
     "f1": MetricDescriptor(tasks=_CLASSES, module="f1"),
     "brier": MetricDescriptor(tasks=_CLASSES, module="probabilities", lower_is_better=True),
-    "calibration_error": MetricDescriptor(tasks=_CLASSES, module="calibration", lower_is_better=True),
+    "calibration_error": MetricDescriptor(tasks=_CLASSES, module="calibration", lower_is_better=True, constants_do_well=True),
     "rmse": MetricDescriptor(tasks=_REGRESSION, module="regression", lower_is_better=True),
     "mae": MetricDescriptor(tasks=_REGRESSION, module="regression", lower_is_better=True),
     "median_absolute_error": MetricDescriptor(tasks=_REGRESSION, module="regression", lower_is_better=True),
     "absolute_error_p90": MetricDescriptor(tasks=_REGRESSION, module="regression", lower_is_better=True),
     "absolute_error_p99": MetricDescriptor(tasks=_REGRESSION, module="regression", lower_is_better=True),
+    "bias": MetricDescriptor(tasks=_REGRESSION, module="regression", zero_is_best=True, constants_do_well=True),
     "pinball_loss": MetricDescriptor(tasks=_REGRESSION, module="deviances", lower_is_better=True, cut=50, max_cut=99, on_request=True),
     "poisson_deviance": MetricDescriptor(tasks=_REGRESSION, module="deviances", lower_is_better=True, on_request=True),
     "perplexity": MetricDescriptor(tasks=_LANGUAGE, module="language", lower_is_better=True),
@@ -102,3 +107,9 @@ def is_lower_better(name: str) -> bool:
     """Return whether lower values of a metric are better; of a user's own function, higher ones are."""
     descriptor = descriptor_of_metric(name)
     return descriptor is not None and descriptor.lower_is_better
+
+
+def is_zero_best(name: str) -> bool:
+    """Return whether a metric has a sign and is best at 0."""
+    descriptor = descriptor_of_metric(name)
+    return descriptor is not None and descriptor.zero_is_best

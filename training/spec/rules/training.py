@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from training.installation import MODEL_PACKAGES
 from training.spec.descriptors.families import FAMILIES, is_allowed, is_own, own_packages, trained_families
-from training.spec.descriptors.metrics import is_lower_better, is_metric, metrics_of
+from training.spec.descriptors.metrics import METRICS, is_lower_better, is_metric, is_zero_best, metrics_of
 from training.spec.key_types import AUTO
 from training.spec.reader.yaml import Path
 from training.spec.rules.rule_problems import Violation
@@ -250,18 +250,10 @@ def metrics_exist(evaluate: Evaluate) -> Iterator[Violation]:
     named += [(("evaluate", "minimum", name), name) for name in evaluate.minimum]
     named += [(("evaluate", "maximum", name), name) for name in evaluate.maximum]
     for path, name in named:
-        if not evaluate.is_metric(name):
-            known = ", ".join([*metrics_of(evaluate.task), *evaluate.metrics])
-            yield Violation(path, "metric.unknown", f"the task {evaluate.task} has no metric {in_yaml(name)}", f"known: {known}")
-        elif is_lower_better(name) and path[1] == "minimum":
-            hint = "write it under evaluate.maximum"
-            yield Violation(path, "metric.direction", f"lower is better for {name}: a minimum would pass bad models", hint)
-        elif not is_lower_better(name) and path[1] == "maximum":
-            hint = "write it under evaluate.minimum"
-            yield Violation(path, "metric.direction", f"higher is better for {name}: a maximum would pass bad models", hint)
+        yield from _can_judge(evaluate, path, name)
     for name, place in evaluate.metrics.items():
         path = ("evaluate", "metrics", name)
-        if is_metric(evaluate.task, name) or is_lower_better(name):
+        if is_metric(evaluate.task, name) or is_lower_better(name) or is_zero_best(name):
             yield Violation(path, "metric.clash", f"there is a metric {name} already", "give your metric another name")
         if not is_own(place):
             own = ", ".join(own_packages()) or "none"
@@ -270,6 +262,29 @@ def metrics_exist(evaluate: Evaluate) -> Iterator[Violation]:
     if evaluate.improvement.absolute is not None and evaluate.improvement.relative is not None:
         message = "improvement is absolute or relative, not both"
         yield Violation(("evaluate", "improvement"), "field.conflict", message, "keep one of the two")
+
+
+def _can_judge(evaluate: Evaluate, path: Path, name: str) -> Iterator[Violation]:
+    if not evaluate.is_metric(name):
+        known = ", ".join([*metrics_of(evaluate.task), *evaluate.metrics])
+        yield Violation(path, "metric.unknown", f"the task {evaluate.task} has no metric {in_yaml(name)}", f"known: {known}")
+    elif (clash := METRICS.clash(name.partition("@")[0])) is not None:
+        yield Violation(path, clash.code, clash.message, clash.hint)
+    elif is_zero_best(name):
+        if path[1] == "primary":
+            yield no_direction(path, name)
+    elif is_lower_better(name) and path[1] == "minimum":
+        hint = "write it under evaluate.maximum"
+        yield Violation(path, "metric.direction", f"lower is better for {name}: a minimum would pass bad models", hint)
+    elif not is_lower_better(name) and path[1] == "maximum":
+        hint = "write it under evaluate.minimum"
+        yield Violation(path, "metric.direction", f"higher is better for {name}: a maximum would pass bad models", hint)
+
+
+def no_direction(path: Path, name: str) -> Violation:
+    """Return the violation of a metric of both signs by which models would be chosen."""
+    message = f"neither more nor less is better for {name}, which is best at 0: models cannot be chosen by it"
+    return Violation(path, "metric.direction", message, "bound it by evaluate.minimum and evaluate.maximum")
 
 
 def task_fits(data: Data, train: Train, evaluate: Evaluate) -> Iterator[Violation]:

@@ -9,11 +9,11 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from training.spec.descriptors.families import FAMILIES
-from training.spec.descriptors.metrics import metrics_of
+from training.spec.descriptors.metrics import is_zero_best, metrics_of
 from training.spec.reader.problems import nearest, problems_of
 from training.spec.reader.yaml import Document, Path
 from training.spec.rules.rule_problems import Violation
-from training.spec.rules.training import optimizer_fits, placement_fits
+from training.spec.rules.training import no_direction, optimizer_fits, placement_fits
 from training.spec.scalar_types import in_yaml
 from training.spec.sections.evaluation import Evaluate
 from training.spec.sections.train import Train
@@ -167,8 +167,12 @@ def study_fits_its_gpus(tune: Tune | None, train: Train) -> Iterator[Violation]:
 
 
 def objective_exists(tune: Tune | None, evaluate: Evaluate) -> Iterator[Violation]:
-    """Yield a violation where the objective is neither the validation loss nor a metric of the task."""
-    if tune is None or tune.objective == VALIDATION_LOSS or evaluate.is_metric(tune.objective):
+    """Yield a violation where the objective is neither the validation loss nor a metric of the task, or one that is best at 0."""
+    if tune is None or tune.objective == VALIDATION_LOSS:
+        return
+    if evaluate.is_metric(tune.objective):
+        if is_zero_best(tune.objective):
+            yield no_direction(("tune", "objective"), tune.objective)
         return
     known = [VALIDATION_LOSS, *metrics_of(evaluate.task), *evaluate.metrics]
     message = f"the task {evaluate.task} has no metric {in_yaml(tune.objective)}"

@@ -119,6 +119,11 @@ class Evaluate(Section):
     severity: dict[GateName, Severity] = Field(default_factory=dict)
     """Effect of a gate that is not passed: fail, warn, or approve (a person decides). `maximum` inherits the severity of `minimum`."""
 
+    @property
+    def judges_bias(self) -> bool:
+        """Whether the mean error says something: a quantile is meant to lie above or below most labels."""
+        return self.task == "regression" and not self.primary.startswith("pinball_loss@")
+
     def is_metric(self, name: str) -> bool:
         """Return whether `name` is a metric of the task, or one of the spec's own."""
         return name in self.metrics or is_metric(self.task, name)
@@ -137,6 +142,12 @@ BUILT_IN_GATES: Final[Mapping[str, GateDescriptor]] = {
         module="naive_baseline",
         is_on=lambda rules: rules.baseline.enabled and rules.task != "language",
         switch="set evaluate.baseline.enabled, for another task than language",
+    ),
+    "bias": GateDescriptor(
+        module="absolute",
+        severity="warn",
+        is_on=lambda rules: rules.judges_bias,
+        switch="set evaluate.task: regression and another primary metric than pinball_loss",
     ),
     "baseline": GateDescriptor(module="champion", has_severity=False),
     "improvement": GateDescriptor(module="champion", applies="champion"),

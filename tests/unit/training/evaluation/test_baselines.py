@@ -264,6 +264,12 @@ def test_worse_than_the_best_baseline_is_listed_by_metric(series: Splits) -> Non
     assert record(demand_spec(), series, good, **metrics)["worse"] == ["rmse"]
 
 
+def test_metric_by_which_a_constant_does_well_says_nothing_against_a_baseline() -> None:
+    splits = events((GENERATOR.random(60 * 48) < 0.2).astype(np.float64))
+    found = record(demand_spec(ORDERS, EVENTS, TO_BINARY), splits, np.full(len(splits.test), 0.9), calibration_error=0.7, brier=0.7)
+    assert found["worse"] == ["brier"]
+
+
 def test_switched_off_nothing_is_computed_and_the_record_says_so(series: Splits) -> None:
     found = record(demand_spec(("primary: mae}", "primary: mae, baseline: {enabled: false}}")), series, np.zeros(1))
     assert found["why_none"] == "switched off (evaluate.baseline.enabled)"

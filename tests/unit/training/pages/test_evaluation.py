@@ -185,6 +185,12 @@ def test_where_lower_is_better_the_worst_slice_is_the_largest() -> None:
     assert found.index("q worst c 900 0.70000 0.50000 +0.20000 worse") < found.index("p c 900 0.30000 0.50000 -0.20000 better")
 
 
+def test_bias_is_better_the_closer_it_is_to_0() -> None:
+    values = {"metrics": {"rmse": 2.0, "bias": -0.5}, "champion_metrics": {"rmse": 2.0, "bias": 1.0}}
+    found = rendered(evaluation=evaluation(**values), rules=rules(task="regression", primary="rmse", minimum={})).text
+    assert "bias closest to 0 is best -0.50000 1.00000 -1.50000 better" in found
+
+
 def test_more_slices_and_features_than_anybody_reads_are_counted_and_left_out() -> None:
     slices = [
         {"columns": {"city": f"c{n}"}, "support": 900, "is_small": False, "candidate": n / 5000, "champion": None}

@@ -32,7 +32,7 @@ def scored(kind: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | 
 CASES = [
     *(("binary", name) for name in ("auc", "pr_auc", "log_loss", "f1", "brier", "calibration_error")),
     *(("multiclass", name) for name in ("accuracy", "auc", "pr_auc", "log_loss", "f1", "brier", "calibration_error")),
-    *(("regression", name) for name in ("rmse", "mae", "median_absolute_error", "absolute_error_p90")),
+    *(("regression", name) for name in ("rmse", "mae", "median_absolute_error", "absolute_error_p90", "bias")),
     *(("ranking", name) for name in ("ndcg@10", "mrr", "recall@3")),
     *(("language", name) for name in ("loss", "perplexity", "bits_per_byte")),
 ]

@@ -160,6 +160,7 @@ def test_regression_metrics_are_of_the_errors() -> None:
             "median_absolute_error": 50,
             "absolute_error_p90": 90,
             "absolute_error_p99": 99,
+            "bias": -50 / 101,
         }
     )
 

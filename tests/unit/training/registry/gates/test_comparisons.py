@@ -31,7 +31,12 @@ def test_slices_of_a_metric_that_is_better_when_lower_are_compared_the_other_way
 
     def decision(candidate: float) -> Decision:
         one = {"columns": {"carrier": "UA"}, "support": 800, "is_small": False, "candidate": candidate, "champion": 3.0}
-        others = {"metrics": {"rmse": 2.9}, "champion_metrics": {"rmse": 3.0}, "slices": [one], "baselines": {"why_none": "in this test"}}
+        others = {
+            "metrics": {"rmse": 2.9, "bias": 0.1},
+            "champion_metrics": {"rmse": 3.0},
+            "slices": [one],
+            "baselines": {"why_none": "in this test"},
+        }
         return decide({**GOOD, **others}, rules, approval="automatic")
 
     assert decision(1.0).outcome == "accepted"

@@ -21,7 +21,7 @@ def evaluated(mae: float, naive: Any, *, champion: bool = False, worse: tuple[st
         "format_version": 1,
         "champion": CHAMPION if champion else None,
         "baseline": "champion" if champion else "no champion",
-        "metrics": {"mae": mae, "rmse": 40.0},
+        "metrics": {"mae": mae, "rmse": 40.0, "bias": 0.0},
         "champion_metrics": {"mae": mae + 0.01, "rmse": 41.0} if champion else {},
         "comparison": BETTER if champion else None,
         "slices": [],

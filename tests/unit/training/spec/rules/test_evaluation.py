@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from tests.unit.training.installed_distribution import installed
 from training.errors import Problem
 from training.spec import PipelineSpec, params_schema
 from training.spec.reader.overrides import apply_overrides
+from training.spec.registry import installed as installed_names
 
 R, F = "search_ranking", "flight_delay"
 RANKED, FLOWN = "  slices: [category_id]\n  slice_support: 500\n", "  slices: [carrier, origin]\n  slice_support: 100\n"
@@ -49,7 +52,7 @@ def test_key_of_evaluate_that_no_gate_reads_is_refused(
     assert "remove" in problem.hint or "instead" in problem.hint
 
 
-@pytest.mark.parametrize("gate", ["maximum", "slices", "fairness", "latency", "overlap"])
+@pytest.mark.parametrize("gate", ["maximum", "bias", "slices", "fairness", "latency", "overlap"])
 @pytest.mark.parametrize("severity", ["approve", "warn", "fail"])
 def test_severity_of_a_gate_that_is_off_is_refused(refuse: Refuse, gate: str, severity: str) -> None:
     (problem,) = refuse(F, (FLOWN, f"{FLOWN}  severity: {{{gate}: {severity}}}\n"))
@@ -83,6 +86,34 @@ def test_all_gates_that_cannot_judge_are_reported_at_once(refuse: Refuse) -> Non
 def test_severity_of_a_gate_that_is_on_is_accepted(accept: Accept, gate: str, keys: str) -> None:
     spec = accept(F, ("  confidence: 0.95\n", f"  {keys}\n  severity: {{{gate}: approve}}\n"))
     assert spec.evaluate.severity == {gate: "approve"}
+
+
+@pytest.mark.parametrize(
+    ("keys", "field", "code"),
+    [
+        ("primary: bias", "evaluate.primary", "metric.direction"),
+        ('primary: rmse\n  metrics: {bias: "acme.metrics:bias"}', "evaluate.metrics.bias", "metric.clash"),
+    ],
+)
+def test_bias_neither_decides_nor_is_the_name_of_an_own_metric(
+    refuse: Refuse, monkeypatch: pytest.MonkeyPatch, keys: str, field: str, code: str
+) -> None:
+    monkeypatch.setenv("NIGHTSHIFT_MODEL_PACKAGES", "acme")
+    (problem,) = refuse(F, (REGRESSION[0], f"task: regression\n  {keys}"))
+    assert (problem.field, problem.code) == (field, code)
+
+
+def test_bias_has_bounds_on_both_sides_and_a_severity(accept: Accept) -> None:
+    keys = "minimum: {bias: -2}\n  maximum: {bias: 2}\n  severity: {bias: approve}"
+    assert accept(F, (REGRESSION[0], f"task: regression\n  primary: rmse\n  {keys}")).evaluate.maximum == {"bias": 2}
+
+
+def test_spec_that_names_a_metric_which_a_distribution_has_too_is_refused(refuse: Refuse, tmp_path: Path) -> None:
+    points = {"bias": "acme_bias"}
+    with installed(tmp_path, "acme_bias", group="nightshift.metrics", points=points, files={}, caches=[installed_names]):
+        (problem,) = refuse(F, (REGRESSION[0], "task: regression\n  primary: rmse\n  maximum: {bias: 3}"))
+    assert (problem.field, problem.code) == ("evaluate.maximum.bias", "entry_point.ambiguous")
+    assert "is in training and in acme_bias" in problem.message
 
 
 def test_overrides_of_one_run_do_not_trip_over_written_out_defaults(accept: Accept) -> None:
