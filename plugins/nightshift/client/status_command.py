@@ -3,6 +3,9 @@
     nightshift status [--json]
     nightshift status PIPELINE:RUN_ID [--json]
 
+"shows gains above" is of the newest comparison with the champion, in units of the primary metric: on this test split a smaller gain looks
+like chance. What helps is a longer data.split.test, or let a person decide (evaluate.severity: {significance: approve}).
+
 The server is that of --server or NIGHTSHIFT_SERVER, with the token in NIGHTSHIFT_TOKEN; without them, the laptop installation.
 
 Exit codes: 0 done; 1 the run has failed, or the last run of a pipeline or of a helper DAG; 2 the command line is wrong;
@@ -20,7 +23,7 @@ from nightshift.client.client import Client
 from nightshift.client.query_command import describe_server_command, print_json, print_table
 from nightshift.client.runs_command import print_run, time_words
 from nightshift.queries.schemas import Model, Pipeline, RunSummary
-from training.format import NOTHING
+from training.format import NOTHING, brief
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,7 +74,7 @@ def _all(client: Client, options: argparse.Namespace) -> int:
     elif not found:
         sys.stdout.write("there is no pipeline\n")
     else:
-        print_table([("pipeline", "next run", "champion", "waits", "last run", "state", "note"), *map(_row, found)])
+        print_table([("pipeline", "next run", "champion", "shows gains above", "waits", "last run", "state", "note"), *map(_row, found)])
     return 1 if any(each.last_run is not None and each.last_run.state == "failed" for each in found) else 0
 
 
@@ -82,6 +85,7 @@ def _row(found: Standing) -> tuple[str, ...]:
         f"{name}{model.champion.semantic_version or model.champion.version}" for name, model in named if model.champion is not None
     ]
     waiting = [f"{name}{version}" for name, model in named for version in model.awaiting_approval]
+    gains = [f"{name}{brief(model.shows_gains_above)}" for name, model in named if model.shows_gains_above is not None]
     run = found.last_run
     behind = [
         f"decisions about {model.name} that MLflow does not show: {model.not_in_mlflow}" for model in found.models if model.not_in_mlflow
@@ -91,6 +95,7 @@ def _row(found: Standing) -> tuple[str, ...]:
         found.pipeline.name,
         "paused" if found.pipeline.is_paused else time_words(found.pipeline.next_run_after),
         ", ".join(champions) or NOTHING,
+        ", ".join(gains) or NOTHING,
         ", ".join(waiting) or NOTHING,
         NOTHING if run is None else time_words(run.started_at),
         NOTHING if run is None else run.state,

@@ -133,6 +133,7 @@ def _model(found: ModelOverview) -> Model:
         revision=found.revision,
         awaiting_approval=[] if found.request is None else [found.request],
         not_in_mlflow=found.num_unmirrored,
+        shows_gains_above=found.shows_gains_above,
     )
 
 

@@ -152,6 +152,10 @@ class Model(Record):
         description="Versions with an open request for approval: semantic, else the first 12 digits of the weights' digest."
     )
     not_in_mlflow: int = Field(description="How many of the newest decisions MLflow does not show yet.")
+    shows_gains_above: float | None = Field(
+        description="Half of the width of the interval of the gain over the champion in the gates' newest decision, in units of the "
+        "primary metric: on this test split a smaller gain looks like chance. null: that decision has no interval, or an unbounded one."
+    )
 
 
 class ModelDetails(Model):

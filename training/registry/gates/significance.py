@@ -19,7 +19,8 @@ NAMED_OF_BLOCKS: Final = ("clusters", "columns", "num_clusters", "num_blocks", "
 CLUSTERS: Final = {"time": "blocks of time", "entity": "entities", "group": "groups"}
 
 
-BY_A_PERSON: Final = "a person may decide instead (evaluate.severity: {significance: approve})"
+LONGER_TEST: Final = "a longer data.split.test"
+BY_A_PERSON: Final = "or let a person decide (evaluate.severity: {significance: approve})"
 
 
 def blocks_found(blocks: Blocks) -> tuple[bool, str]:
@@ -36,15 +37,17 @@ def significance(case: Case, comparison: Comparison | None, rival: str) -> Reaso
         return case.missing(f"the interval by blocks of the gain over {rival}")
     share = f"{100 * rules.confidence:.4g} %"
     if not blocks.bounded:
-        words = f"the {share} interval of the gain over {rival} is unbounded, {blocks_found(blocks)[1]}; {BY_A_PERSON}"
+        words = f"the {share} interval of the gain over {rival} is unbounded, {blocks_found(blocks)[1]}, {BY_A_PERSON}"
         return case.reason(passed=False, words=words, numbers=_numbers(comparison, blocks, rules))
     low, high = finite(comparison.low), finite(comparison.high)
     if low is None or high is None:
         return case.missing(f"the interval of the gain over {rival}")
     ends, how = f"[{change(low)}, {change(high)}]", _how(comparison, blocks)
     words = f"{share} interval of the gain over {rival} {ends} {how}, lower end > 0 required"
-    if low <= 0:
-        words += f"; this split shows gains from {figure((high - low) / 2)} on; {BY_A_PERSON}"
+    if low <= 0 < high:
+        remedy = _remedy(blocks) if blocks.too_few_blocks else LONGER_TEST
+        words += f"; this test split only shows gains above {figure((high - low) / 2)}, a smaller one looks like chance"
+        words += f": what helps is {remedy}, {BY_A_PERSON}"
     return case.reason(passed=low > 0, words=words, numbers=_numbers(comparison, blocks, rules))
 
 
@@ -118,8 +121,8 @@ def _remedy(blocks: Blocks) -> str:
     if finite(blocks.block_seconds) == 0:
         return "event times that differ, since all test rows have the same one, or evaluate.entities"
     if _may_be_cut(blocks):
-        return "a longer data.split.test, evaluate.entities, or a shorter evaluate.block"
-    return "a longer data.split.test"
+        return f"{LONGER_TEST}, evaluate.entities, a shorter evaluate.block"
+    return LONGER_TEST
 
 
 def _duration(seconds: float | None) -> str:

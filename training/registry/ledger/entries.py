@@ -15,8 +15,9 @@ from training.registry.ledger.reasons import Reason
 
 ACTIONS: Final = ("promoted", "canary", "canary_ended", "rolled_back", "recorded")
 """New champion; new canary; canary ended; champion rolled back to an earlier version; nothing moved."""
+BY_GATES: Final = ("accepted", "rejected", "needs_approval")
 OUTCOMES: Final = (
-    *("accepted", "rejected", "needs_approval"),
+    *BY_GATES,
     *("approved", "declined", "expired", "superseded", "bypassed", "stale"),
     "rolled_back",
 )

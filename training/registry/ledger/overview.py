@@ -11,8 +11,9 @@ from sqlalchemy.orm import aliased
 
 from training.database.connect import reading
 from training.database.schema import LedgerDecisionRow, ModelPipelineRow, ModelStandingRow, RegisteredVersionRow
-from training.registry.ledger.entries import DIGEST_CHARS, AliasHolder
+from training.registry.ledger.entries import BY_GATES, DIGEST_CHARS, AliasHolder
 from training.registry.ledger.ledger import Ledger, holder_now
+from training.registry.ledger.reasons import Reason, shown_gain
 from training.registry.ledger.rows import IS_REQUEST
 
 
@@ -30,6 +31,8 @@ class ModelOverview:
     """Name of the version that waits for an approval. A model has one open request at most: the next one, and every move, ends it."""
     num_unmirrored: int
     """Decisions that MLflow does not show."""
+    shows_gains_above: float | None
+    """Half of the width of the interval of the gain over the champion, in the gates' newest decision; None: it has none with two ends."""
 
 
 def pipelines(ledger: Ledger) -> set[str]:
@@ -76,6 +79,8 @@ def _overviews() -> Select[Any]:
     of_model = LedgerDecisionRow.model == ModelStandingRow.model
     newest = select(LedgerDecisionRow.id).where(of_model, IS_REQUEST).order_by(LedgerDecisionRow.id.desc()).limit(1)
     is_ended = exists().where(ending.model == request.model, ending.request_key == request.decision_key)
+    by_gates = LedgerDecisionRow.outcome.in_(BY_GATES)
+    judged = select(LedgerDecisionRow.reasons).where(of_model, by_gates).order_by(LedgerDecisionRow.id.desc()).limit(1)
     made = select(func.aggregate_strings(ModelPipelineRow.pipeline, ",")).where(ModelPipelineRow.model == ModelStandingRow.model)
     asked = select(
         ModelStandingRow,
@@ -84,6 +89,7 @@ def _overviews() -> Select[Any]:
         made.scalar_subquery().label("pipelines"),
         request.semantic_version,
         request.weights_digest,
+        judged.scalar_subquery(),
     )
     for alias, column in ((champion, ModelStandingRow.champion), (canary, ModelStandingRow.canary)):
         held = and_(alias.model == ModelStandingRow.model, alias.weights_digest == column["weights_digest"].as_string())
@@ -92,7 +98,7 @@ def _overviews() -> Select[Any]:
 
 
 def _overview(row: Sequence[Any]) -> ModelOverview:
-    standing, champion, canary, made, semantic_version, weights_digest = row
+    standing, champion, canary, made, semantic_version, weights_digest, judged = row
     return ModelOverview(
         model=standing.model,
         pipelines=tuple(sorted(made.split(","))),
@@ -101,4 +107,5 @@ def _overview(row: Sequence[Any]) -> ModelOverview:
         revision=standing.revision,
         request=None if weights_digest is None else semantic_version or weights_digest[:DIGEST_CHARS],
         num_unmirrored=standing.decisions - standing.mirrored_decisions,
+        shows_gains_above=shown_gain([Reason.from_json(reason) for reason in judged or ()]),
     )

@@ -136,6 +136,12 @@ def comparison_line(reasons: Sequence[Reason]) -> str:
     return f"{line} and lower end > 0" if is_unsure else line
 
 
+def shown_gain(reasons: Sequence[Reason]) -> float | None:
+    """Return above which gain over the champion the interval's lower end would be above 0: half of its width. None: there is none."""
+    ends = [finite(reason.numbers.get(end)) for reason in reasons if reason.gate == "significance" for end in ("low", "high")]
+    return None if len(ends) != 2 or ends[0] is None or ends[1] is None else (ends[1] - ends[0]) / 2
+
+
 def _gain(value: float, scale: float, *, near: float | None = None) -> str:
     """Return a difference of metrics: a percentage of `scale`, or as it is where that is 0.
 

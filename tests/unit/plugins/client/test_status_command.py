@@ -41,7 +41,7 @@ LOG = "/api/v2/dags/search_ranking/dagRuns/{run_id}/taskInstances/{stage}/logs/{
 def test_status_is_a_line_for_each_pipeline_and_fails_where_a_last_run_failed(capsys: pytest.CaptureFixture[str]) -> None:
     assert status([]) == 1
     head, flights, ranking = (line.split() for line in capsys.readouterr().out.splitlines())
-    assert head == ["pipeline", "next", "run", "champion", "waits", "last", "run", "state", "note"]
+    assert head == ["pipeline", "next", "run", "champion", "shows", "gains", "above", "waits", "last", "run", "state", "note"]
     assert (flights[0], flights[1], ranking[0], ranking[2], ranking[3]) == ("flight_delay", "paused", "search_ranking", "1.1.0", "1.3.0")
     assert ranking[-1] == "failed"
 

@@ -29,7 +29,7 @@ def test_days_of_independent_labels_are_a_block_each() -> None:
     is_enough, words = words_of(rows_of(5))
     assert not is_enough
     assert words.startswith("too few blocks: 5 of 1d, 8 required, ")
-    assert words.endswith("what helps is a longer data.split.test, evaluate.entities, or a shorter evaluate.block")
+    assert words.endswith("what helps is a longer data.split.test, evaluate.entities, a shorter evaluate.block")
 
 
 def test_labels_that_depend_on_each_other_for_days_make_longer_blocks() -> None:

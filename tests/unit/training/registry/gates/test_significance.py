@@ -54,9 +54,13 @@ def test_a_low_end_at_zero_fails_and_rows_may_be_the_wider_ones() -> None:
     assert not reason.passed
     assert "wider by rows; 14 blocks" in reason.words
     assert reason.words.endswith(
-        "lower end > 0 required; this split shows gains from 0.01 on; "
-        "a person may decide instead (evaluate.severity: {significance: approve})"
+        "lower end > 0 required; this test split only shows gains above 0.01, a smaller one looks like chance: "
+        "what helps is a longer data.split.test, or let a person decide (evaluate.severity: {significance: approve})"
     )
+
+
+def test_a_candidate_that_is_surely_worse_is_not_advised_a_longer_test() -> None:
+    assert judged(low=-0.02, high=-0.002).words.endswith("lower end > 0 required")
 
 
 def test_too_few_blocks_are_named_with_what_was_used_instead() -> None:
@@ -84,7 +88,7 @@ def test_an_unbounded_interval_fails_by_its_severity_and_says_what_helps(automat
     assert "too few blocks: 2 of 1d" in reason.words
     assert "no entities or groups to use instead" in reason.words
     assert helps in reason.words
-    assert "a person may decide instead (evaluate.severity: {significance: approve})" in reason.words
+    assert "or let a person decide (evaluate.severity: {significance: approve})" in reason.words
     asking = RULES.model_copy(update={"severity": {"significance": "approve"}})
     assert judged(**unbounded, rules=asking).severity == "approve"
 

@@ -16,9 +16,10 @@ from tests.unit.training.registry.scenes import candidate, decide_on
 from training.database import connect
 from training.database.datasets import datasets, last_datasets, newest_datasets, pipelines_with_data
 from training.registry.ledger.decisions import answer_request, roll_back, settle_canary
-from training.registry.ledger.entries import name_of
+from training.registry.ledger.entries import BY_GATES, name_of
 from training.registry.ledger.ledger import Ledger
 from training.registry.ledger.overview import ModelOverview, overview_of, overviews, pipelines
+from training.registry.ledger.reasons import Reason, shown_gain
 from training.registry.ledger.version_weights import MLflowRegistration
 
 ALL = 1000
@@ -37,6 +38,7 @@ def recorded(ledger: Ledger, model: str) -> ModelOverview:
         revision=standing.revision,
         request=waiting[0] if waiting else None,
         num_unmirrored=len(history) - standing.mirrored_decisions,
+        shows_gains_above=next((shown_gain(entry.reasons) for entry in reversed(history) if entry.outcome in BY_GATES), None),
     )
 
 
@@ -69,6 +71,19 @@ def test_an_overview_says_what_the_records_of_the_model_say_after_every_kind_of_
     ledger.end_mirror("m", None, revision=ledger.standing("m").revision, decisions=4)
     check()
     assert (ledger.models(), ledger.pipelines_of("m"), pipelines(ledger)) == (["m"], ["second_shop", "shop"], {"second_shop", "shop"})
+
+
+@pytest.mark.parametrize(("ends", "gain"), [((-0.01, 0.03), 0.02), ((None, None), None)])
+def test_an_overview_says_which_gain_the_newest_interval_shows(
+    empty_database: str, ends: tuple[float | None, float | None], gain: float | None
+) -> None:
+    ledger, numbers = Ledger(empty_database), dict(zip(("low", "high"), ends, strict=True))
+    interval = Reason(gate="significance", passed=False, words="lower end > 0 required", numbers={**numbers, "row_low": -0.01})
+    decide_on(ledger, 1, evidence={"pipeline": "shop"})
+    assert overviews(ledger)[0].shows_gains_above is None
+    decide_on(ledger, 2, evidence={"pipeline": "shop"}, reasons=[interval])
+    roll_back(ledger, "m", by="ann", reason="a person's order has no interval", to="1")
+    assert overviews(ledger)[0].shows_gains_above == gain
 
 
 def test_models_are_listed_in_parts_without_those_of_a_hidden_pipeline(empty_database: str) -> None:
