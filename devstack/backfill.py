@@ -17,7 +17,7 @@ from devstack.dag_pausing import switched_on
 from devstack.lifecycle import api, start
 from devstack.next_night import BadDayError, next_night
 from devstack.run_command import Say, checked_spec, past_runs, run_one, wait_parsed, written_at
-from devstack.run_summary import number, stage_result
+from devstack.run_summary import number, save_reports, stage_result
 from devstack.service_restarts import Keeper
 from devstack.shutdown import stopped_services_named
 from devstack.sources_file import require_noted_places
@@ -27,6 +27,7 @@ from training.errors import shown
 from training.format import in_columns
 from training.registry.ledger.ledger import Ledger
 from training.spec import PipelineSpec, slot_of_day
+from training.stage_table import STAGES
 from training.store import Store
 
 MAX_NIGHTS: Final = 400
@@ -125,21 +126,23 @@ def _run(
         finished = next((run.run_id for run in runs if run.state == "success"), None)
         if finished is not None and not wanted.force:
             say(f"night {position} of {len(days)}, {day}: {finished} succeeded before and is not run again (FORCE=1 does)")
-            yield outcome(settings, client, spec, day, finished)
+            yield outcome(settings, client, spec, day, finished, say)
             continue
         say(f"night {position} of {len(days)}, {day}")
         night = next_night(spec, runs, wanted=day, now=datetime.now(UTC))
         state = run_one(settings, client, spec, night, force=wanted.force, say=say, summed_up=False)
-        yield outcome(settings, client, spec, day, night.run_id) if state == "success" else Row(day, decision="failed")
+        yield outcome(settings, client, spec, day, night.run_id, say) if state == "success" else Row(day, decision="failed")
         if state != "success" and not wanted.keep_going:
             return
 
 
-def outcome(settings: Settings, client: AirflowApi, spec: PipelineSpec, day: date, run_id: str) -> Row:
-    """Return the row of a night that succeeded."""
+def outcome(settings: Settings, client: AirflowApi, spec: PipelineSpec, day: date, run_id: str, say: Say) -> Row:
+    """Return the row of a night that succeeded, and say where its reports are."""
     store = Store(settings.store_uri)
-    evaluate = stage_result(client, spec.name, run_id, "evaluate")
-    promote = stage_result(client, spec.name, run_id, "promote")
+    results = {stage: found for stage in STAGES if (found := stage_result(client, spec.name, run_id, stage)) is not None}
+    evaluate, promote = results.get("evaluate"), results.get("promote")
+    for path in save_reports(settings, spec.name, run_id, results.values()):
+        say(f"  report   {path}")
     decision = "-" if promote is None else store.manifests.get(promote.artifact_uri, kind="decision").meta["outcome"].replace("_", " ")
     if evaluate is None:
         return Row(day, decision=decision)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from datetime import datetime
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any, Final
 from zoneinfo import ZoneInfo
 
@@ -66,6 +66,21 @@ def moment(text: Any) -> str:
         return str(text)
     zone = "" if found.tzinfo is None else " UTC" if not found.utcoffset() else found.strftime(" %z")
     return f"{found:%Y-%m-%d %H:%M}{zone}"
+
+
+def learned_words(bounds: Mapping[str, Sequence[str]]) -> str:
+    """Return until when the rows go that a model has learned from; empty where its splits are not divided by time.
+
+    Args:
+        bounds: split to the times of its first and last row, ISO 8601.
+    """
+    if not all(bounds.get(split) for split in ("train", "validation", "test")) or bounds["train"][1] >= bounds["test"][0]:
+        return ""
+    until, end = bounds["train"][1], bounds["test"][1]
+    days = (datetime.fromisoformat(end) - datetime.fromisoformat(until)) / timedelta(days=1)
+    # A refit has learned from the validation rows too.
+    unseen = "test" if until == bounds["validation"][1] else "validation and test"
+    return f"rows until {moment(until)}; the newest {brief(days)} days are in {unseen} only"
 
 
 def local_moment(instant: Instant, timezone: str) -> str:

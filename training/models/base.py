@@ -163,3 +163,8 @@ def load_family(name: str) -> Family:
 
 def _is_family(found: object) -> bool:
     return isinstance(found, Family) or (isinstance(found, type) and issubclass(found, Family))
+
+
+def hint_of_last_epoch(best: int, epochs: int) -> str:
+    """Return what to try where the best epoch is the last one of several; empty: it is not."""
+    return f"the best epoch is the last one, {best}: more of them (train.epochs) may make a better model" if best == epochs > 1 else ""

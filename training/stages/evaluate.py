@@ -11,7 +11,6 @@ import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -45,8 +44,9 @@ from training.evaluation.record import (
     UnknownLabelCounts,
 )
 from training.evaluation.rows import LabelledRows
-from training.format import brief, local_moment, moment, number
+from training.format import learned_words, local_moment, moment, number
 from training.installation import TRACKING
+from training.models.base import hint_of_last_epoch
 from training.models.predictor import Predictor, load_predictor
 from training.pages.evaluation import EvaluationPage, render_report
 from training.pages.evaluation_view import mlflow_facts
@@ -131,7 +131,8 @@ def work(context: StageContext) -> StageOutput:
     record = EvaluationRecord.of_parts(_facts(model, dataset, registered, rivals, alike), measured, rest)
     with context.timed("report"):
         history = json.loads((folder / "candidate" / "history.json").read_bytes())
-        page = _report(spec, request, rows, scored, record, history, _shown_facts(record, model, spec.promote.model, run))
+        facts = _shown_facts(record, model, spec.promote.model, run, len(history))
+        page = _report(spec, request, rows, scored, record, history, facts)
     return _store(context, record, baselines, page, run)
 
 
@@ -287,14 +288,20 @@ def _report(
     )
 
 
-def _shown_facts(record: EvaluationRecord, model: Manifest, name: str, run: Any | None) -> dict[str, Scalar | Link]:
-    """Return the facts of the report, by their titles; `name` is the model's in the registry."""
+def _shown_facts(record: EvaluationRecord, model: Manifest, name: str, run: Any | None, num_epochs: int) -> dict[str, Scalar | Link]:
+    """Return the facts of the report, by their titles.
+
+    Args:
+        name: of the model in the registry.
+        num_epochs: that were trained.
+    """
     meta = model.meta
     origin: dict[str, Scalar]
     if "registered" in meta:
         origin = {"origin": registered_words(meta["registered"])}
     else:
-        origin = {"best epoch": meta["best_epoch"], "seed": meta["seed"], "processes": meta["world_size"]}
+        best = int(meta["best_epoch"])
+        origin = {"best epoch": hint_of_last_epoch(best, num_epochs) or best, "seed": meta["seed"], "processes": meta["world_size"]}
     return {
         **mlflow_facts(TRACKING.text(), run_id=None if run is None else run.info.run_id, model=name, version=record.version or ""),
         "candidate weights": meta["weights_digest"],
@@ -304,17 +311,9 @@ def _shown_facts(record: EvaluationRecord, model: Manifest, name: str, run: Any 
         **origin,
         **{f"{split} rows": " to ".join(map(moment, bounds)) for split, bounds in meta["bounds"].items()},
         **({"rows divided": division_words(meta["split"])} if "split" in meta else {}),
-        **({} if "split" in meta or "registered" in meta else {"learned from": _learned_words(meta["bounds"])}),
+        **({} if "split" in meta or "registered" in meta else {"learned from": learned_words(meta["bounds"])}),
         **{f"test rows left out, for the {name} learned from them": seen for name, seen in record.rows_seen.items()},
     }
-
-
-def _learned_words(bounds: Mapping[str, Sequence[str]]) -> str:
-    until, end = bounds["train"][1], bounds["test"][1]
-    days = (datetime.fromisoformat(end) - datetime.fromisoformat(until)) / timedelta(days=1)
-    # A refit has learned from the validation rows too.
-    unseen = "test" if until == bounds["validation"][1] else "validation and test"
-    return f"rows until {moment(until)}; the newest {brief(days)} days are in {unseen} only"
 
 
 def _store(context: StageContext, record: EvaluationRecord, baselines: Baselines, page: bytes, run: Any | None) -> StageOutput:

@@ -28,7 +28,7 @@ from training.engine.devices import check_expected, device_words
 from training.engine.node_cache import fetch_for_node
 from training.engine.parallel.single_process import Alone
 from training.engine.tracking.tracker import Tracker
-from training.models.base import FitContext, FitResult, load_family
+from training.models.base import FitContext, FitResult, hint_of_last_epoch, load_family
 from training.models.predictor import FORMAT_VERSION
 from training.process import liveness
 from training.runtime import preemption
@@ -121,11 +121,6 @@ def _found_scalars(spec: PipelineSpec, result: FitResult) -> dict[str, Scalar]:
         logger.warning("%s", hint)
     begun = {} if spec.train.from_checkpoint is None else {"resumed_from": spec.train.from_checkpoint}
     return {"best_epoch": result.best_epoch, "validation_loss": round(result.validation_loss, 6), **begun}
-
-
-def hint_of_last_epoch(best: int, epochs: int) -> str:
-    """Return what to try where the best epoch is the last one of several; empty: it is not."""
-    return f"the best epoch is the last one, {best}: more of them (train.epochs) may make a better model" if best == epochs > 1 else ""
 
 
 def _refit_scalars(context: StageContext, result: FitResult, *, until: str) -> dict[str, Scalar]:

@@ -197,15 +197,16 @@ class Client:
         """
         return self._ordered(f"/training-runs/{_quoted(id)}/checkpoints/{_quoted(checkpoint)}/restore", dict(overrides or {}), Run, key)
 
-    def metrics(self, id: str, *, after: str | None = None, follow: bool = False) -> Iterator[MetricPoint]:
+    def metrics(self, id: str, *, after: str | None = None, follow: bool = False, refit: bool = False) -> Iterator[MetricPoint]:
         """Yield the metrics of a run's training, each point once and in order, also where the server restarts in the meantime.
 
         Args:
             id: `<pipeline>:<run_id>`.
             after: `id` of a point; only those that follow it.
             follow: until the training has ended; otherwise those that there are.
+            refit: of the refit that followed the training.
         """
-        return self._metrics(f"/training-runs/{_quoted(id)}/metrics", after, follow=follow)
+        return self._metrics(f"/training-runs/{_quoted(id)}{'/refit' if refit else ''}/metrics", after, follow=follow)
 
     def trial_metrics(self, id: str, number: int, *, after: str | None = None, follow: bool = False) -> Iterator[MetricPoint]:
         """Yield the metrics of a trial, as `metrics` does those of a run.

@@ -2,7 +2,7 @@
 
     nightshift runs list [PIPELINE] [--state failed] [--limit 20] [--json]
     nightshift runs show PIPELINE:RUN_ID [--json]
-    nightshift runs metrics PIPELINE:RUN_ID [--trial N] [--follow] [--after ID] [--json]
+    nightshift runs metrics PIPELINE:RUN_ID [--trial N | --refit] [--follow] [--after ID] [--json]
     nightshift runs start PIPELINE [--as-of 2026-01-31] [--set train.learning_rate=0.01] [--snapshot VERSION] [--force] [--no-promote]
                           [--unpause] [--wait] [--json]
     nightshift runs restore PIPELINE:RUN_ID CHECKPOINT [--set train.learning_rate=0.001] [--unpause] [--wait] [--json]
@@ -55,7 +55,9 @@ def declare(parser: argparse.ArgumentParser) -> None:
     describe_server_command(metrics, _metrics, "nightshift runs metrics search_ranking:night-2026-02-01 --follow")
     metrics.add_argument("id", metavar="PIPELINE:RUN_ID", help="as `list` shows it")
     trial = "of this trial of the study of the run, from 0, instead of its training"
-    metrics.add_argument("--trial", type=number_from(0), metavar="N", help=trial)
+    which = metrics.add_mutually_exclusive_group()
+    which.add_argument("--trial", type=number_from(0), metavar="N", help=trial)
+    which.add_argument("--refit", action="store_true", help="of the refit of the run, instead of its training")
     metrics.add_argument("--follow", action="store_true", help="print new points until the training has ended")
     metrics.add_argument("--after", metavar="ID", help="only points that follow the one with this id; --json shows ids")
     start = add("start", help="queue a run")
@@ -168,7 +170,7 @@ def print_run(run: Run, options: argparse.Namespace) -> None:
 
 def _metrics(client: Client, options: argparse.Namespace) -> int:
     if options.trial is None:
-        points = client.metrics(options.id, after=options.after, follow=options.follow)
+        points = client.metrics(options.id, after=options.after, follow=options.follow, refit=options.refit)
     else:
         points = client.trial_metrics(options.id, options.trial, after=options.after, follow=options.follow)
     for point in points:
@@ -264,6 +266,8 @@ def stage_line(stage: StageRun) -> str:
     found = [f"{name} {brief(value)}" for name, value in stage.scalars.items() if finite(value) is not None]
     if stage.reused_from:
         found.insert(0, f"reused from {stage.reused_from}")
+    if stage.progress:
+        found.insert(0, stage.progress)
     if stage.waits_for:
         found.insert(0, f"waits for {stage.waits_for}")
     return f"{stage.name:<10}{stage.state or 'waits':<16}{seconds:>10}  {', '.join(found[:4])}".rstrip()

@@ -22,7 +22,7 @@ from nightshift.client.client import Client
 from nightshift.client.query_command import describe_query_command, print_json, print_lines
 from nightshift.queries.schemas import DecisionSummary, Holder, Model, ModelDetails, ModelVersion
 from training.contracts import instant_text
-from training.format import in_columns
+from training.format import in_columns, learned_words
 from training.registry.ledger.reasons import Reason, reason_line
 from training.sanitizing import for_terminal
 
@@ -68,6 +68,8 @@ def standing_lines(model: Model) -> Iterator[str]:
     yield model.name
     for alias, holder in (("champion", model.champion), ("canary", model.canary)):
         yield f"  {alias + ':':<10}{holder_words(holder)}"
+        if holder is not None and (learned := learned_words(holder.bounds)):
+            yield f"  {'':<10}learned from {learned}"
         if holder is not None and holder.artifact_digest:
             yield f"  {'':<10}load_verified digest {holder.artifact_digest}"
     if model.awaiting_approval:

@@ -18,6 +18,7 @@ from training.contracts import JsonValue, RunIdentity, require_result
 from training.process.waiting import waiting_for_database
 from training.stage_table import TRIAL
 from training.tuning.records import num_workers
+from training.tuning.settings import num_trials
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
@@ -104,7 +105,8 @@ class TrialsOperator(StageOperator):
             found = self.run_stage(context, run, resolved, study.trial(resolved, slot, champion), settings)
             if known.find(slot) is None:
                 raise AirflowFailException(f"trial {slot} of study {study.name} has a result and no record; trigger the run with force")
-            self.log.info("trial %d: %s", slot, ", ".join(f"{name} {value}" for name, value in found.scalars.items() if name != "slot"))
+            words = ", ".join(f"{name} {value}" for name, value in found.scalars.items() if name != "slot")
+            self.log.info("trial %d: %s; %d of %d trials are done", slot, words, len(known.slots()), num_trials(tune))
             done.append(slot)
         return {"study": study.name, "worker": self.worker, "trials": done}
 

@@ -139,9 +139,9 @@ class Feeds:
         self._batches: OrderedDict[tuple[str, str], Task[Cached | None]] = OrderedDict()
         self._limiter = CapacityLimiter(MAX_STORE_THREADS)
 
-    def of_run(self, pipeline: str, run_id: str) -> Feed:
-        """Return the feed of a run's training."""
-        return self._of(f"{pipeline}:{run_id}", pipeline, lambda: functools.partial(training, pipeline, run_id))
+    def of_run(self, pipeline: str, run_id: str, stage: str) -> Feed:
+        """Return the feed of a run's `train` or `refit`."""
+        return self._of(f"{pipeline}:{run_id}~{stage}", pipeline, lambda: functools.partial(training, pipeline, run_id, stage))
 
     def of_trial(self, pipeline: str, run_id: str, slot: int) -> Feed:
         """Return the feed of a trial of a study, by the run of the study and the trial's number in it."""

@@ -13,6 +13,7 @@ from sqlalchemy import select
 
 from nightshift.queries.runs import RETURN_VALUE, airflow_session, dag_run
 from training.contracts import ContractError, require_result
+from training.store.metric_journal import journal_name
 
 TRAIN: Final = "train"
 ENDED_RUN: Final = frozenset({"success", "failed"})
@@ -30,8 +31,8 @@ class Training:
     """No attempt is under way or to come."""
 
 
-def training(pipeline: str, run_id: str) -> Training:
-    """Return the training of a run.
+def training(pipeline: str, run_id: str, stage: str = TRAIN) -> Training:
+    """Return the training of a run, or its refit.
 
     Raises:
         DeniedError: `run.unknown`.
@@ -39,20 +40,21 @@ def training(pipeline: str, run_id: str) -> Training:
     """
     with airflow_session() as session:
         found = dag_run(session, pipeline, run_id)
-        of_task = {"dag_id": pipeline, "run_id": run_id, "task_id": TRAIN, "map_index": -1}
+        of_task = {"dag_id": pipeline, "run_id": run_id, "task_id": stage, "map_index": -1}
         state = session.scalar(select(TaskInstance.state).filter_by(**of_task))
         value = session.scalar(select(XComModel.value).filter_by(**of_task, key=RETURN_VALUE))
         has_ended = found.state in ENDED_RUN or state in ENDED_TASK
     # Its own; where it has none, that of the earlier run whose training was found.
-    maker = _maker(value)
-    return Training(journals=(run_id,) if maker in (None, run_id) else (run_id, str(maker)), has_ended=has_ended)
+    makers = dict.fromkeys([run_id, _maker(value, stage) or run_id])
+    journals = tuple(filter(None, (journal_name(stage, maker, {}) for maker in makers)))
+    return Training(journals=journals, has_ended=has_ended)
 
 
-def _maker(value: Any) -> str | None:
+def _maker(value: Any, stage: str) -> str | None:
     # Users of Airflow's API may write XCom: a text that names no run of the pipeline is of no account.
     try:
         found = json.loads(value) if isinstance(value, str) else value
-        run_id = require_result(found, stage=TRAIN).run.run_id if isinstance(found, Mapping) else ""
+        run_id = require_result(found, stage=stage).run.run_id if isinstance(found, Mapping) else ""
     except (ContractError, ValueError):
         return None
     return None if run_id in NO_RUN or "/" in run_id else run_id

@@ -26,6 +26,7 @@ from sqlalchemy.orm import Session, defer, joinedload, selectinload
 
 from nightshift.queries.pool_queue import awaited_by
 from nightshift.queries.schemas import Artifact, Pipeline, Run, RunState, RunSummary, StageRun
+from nightshift.queries.study_progress import TRIALS, study_progress
 from nightshift.settings import Settings
 from training.contracts import ContractError, JsonObject, StageResult, require_result
 from training.database import connect
@@ -40,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 RESOLVE: Final = "resolve"
 FIRST_TASKS: Final = (RESOLVE, "wait")
-STUDY_TASKS: Final = ("tune_plan", "trials")
+STUDY_TASKS: Final = ("tune_plan", TRIALS)
 """Before `tune`: see `operators.study`."""
 MAX_CONF_LEVELS: Final = 32
 """Of objects and lists in a conf that is shown."""
@@ -124,12 +125,12 @@ def run(name: str, run_id: str) -> Run:
     """
     with airflow_session() as session:
         found = dag_run(session, name, run_id, (PIPELINE_TAG, HELPER_TAG))
-        tasks = session.scalars(select(TaskInstance).where(TaskInstance.dag_id == name, TaskInstance.run_id == run_id))
+        tasks = list(session.scalars(select(TaskInstance).where(TaskInstance.dag_id == name, TaskInstance.run_id == run_id)))
         values = _returned(session, name, run_id)
+        progress = study_progress(name, run_id, [task.state for task in tasks if task.task_id == TRIALS])
         order = {task_id: place for place, task_id in enumerate(_chain())}
-        stages = sorted(
-            (_stage(session, task, values.get(task.task_id)) for task in tasks), key=lambda stage: (order.get(stage.name, 99), stage.name)
-        )
+        stages = [_stage(session, task, values.get(task.task_id), progress) for task in tasks]
+        stages.sort(key=lambda stage: (order.get(stage.name, 99), stage.name))
         return _run(found, values.get(RESOLVE), stages)
 
 
@@ -358,12 +359,13 @@ def _checkpoint(parameters: JsonObject) -> str | None:
     return digest if isinstance(digest, str) else None
 
 
-def _stage(session: Session, task: TaskInstance, value: Any) -> StageRun:
+def _stage(session: Session, task: TaskInstance, value: Any, progress: str | None) -> StageRun:
     result = _result(task.task_id, value)
     return StageRun(
         name=task.task_id,
         state=task.state,
         waits_for=awaited_by(session, task),
+        progress=progress if task.task_id == TRIALS else None,
         try_number=task.try_number,
         started_at=task.start_date,
         ended_at=task.end_date,

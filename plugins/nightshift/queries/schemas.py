@@ -81,6 +81,7 @@ class StageRun(Record):
     name: str
     state: str | None = Field(description="Airflow's state of the task; null: it is not scheduled yet.")
     waits_for: str | None = Field(description="A slot of its pool, or a process; null: it has started, or other tasks come first.")
+    progress: str | None = Field(description="Of `trials` while it runs: how many trials of the study are finished, `3 of 8 trials`.")
     try_number: int
     started_at: datetime | None
     ended_at: datetime | None
@@ -138,6 +139,7 @@ class Holder(Record):
     weights_digest: str
     artifact_digest: str = Field(description="For `load_verified`; empty: registered without one.")
     model_uri: str
+    bounds: dict[str, list[str]] = Field(description="Split to the times of its first and last row.")
 
 
 class Model(Record):

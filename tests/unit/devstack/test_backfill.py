@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from datetime import UTC, date, datetime
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from devstack import backfill
 from devstack.__main__ import main
 from devstack.backfill import BackfillRange, Row, _ending, nights_of, table
 from devstack.next_night import BadDayError
@@ -97,3 +100,13 @@ def test_backfill_that_stopped_says_how_to_continue(ranking: PipelineSpec) -> No
     assert "2 of 3 nights are not done" in text
     assert "make backfill PIPELINE=search_ranking FROM=2026-02-02 TO=2026-02-03" in text
     assert "not done" not in _ending(ranking, order("2026-02-01", "2026-02-01"), days[:1], rows[:1])
+
+
+def test_a_night_that_succeeded_says_where_its_reports_are(ranking: PipelineSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(backfill, "stage_result", lambda *_of: None)
+    monkeypatch.setattr(backfill, "save_reports", lambda *_of: [tmp_path / "evaluation.html"])
+    settings: Any = SimpleNamespace(store_uri=tmp_path.as_uri())
+    client: Any = None
+    assert backfill.outcome(settings, client, ranking, date(2026, 2, 6), "night-2026-02-06", said.append) == Row(date(2026, 2, 6))
+    assert said == [f"  report   {tmp_path}/evaluation.html"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from training.format import brief, change, figure
+from training.format import brief, change, figure, learned_words
 from training.runtime.provenance import CHECKOUT
 
 STORED = "training/validation/results.py"
@@ -48,3 +48,21 @@ def test_no_other_module_has_a_formatter_of_six_significant_digits() -> None:
         if re.search(r":[+]?\.6g\b", path.read_text(encoding="utf-8"))
     }
     assert found == {"training/format.py", STORED}
+
+
+BOUNDS = {
+    "train": ["2026-01-01T00:00:00+00:00", "2026-01-20T00:00:00+00:00"],
+    "validation": ["2026-01-20T00:30:00+00:00", "2026-01-25T00:00:00+00:00"],
+    "test": ["2026-01-25T00:30:00+00:00", "2026-02-01T00:00:00+00:00"],
+}
+
+
+def test_rows_that_a_model_has_learned_from_go_to_the_end_of_the_validation_after_a_refit() -> None:
+    assert learned_words(BOUNDS) == "rows until 2026-01-20 00:00 UTC; the newest 12 days are in validation and test only"
+    refit = {**BOUNDS, "train": [BOUNDS["train"][0], BOUNDS["validation"][1]]}
+    assert learned_words(refit) == "rows until 2026-01-25 00:00 UTC; the newest 7 days are in test only"
+
+
+def test_splits_that_are_not_divided_by_time_and_models_from_outside_have_no_such_words() -> None:
+    assert learned_words(dict.fromkeys(BOUNDS, BOUNDS["train"])) == ""
+    assert learned_words({"test": BOUNDS["test"]}) == ""

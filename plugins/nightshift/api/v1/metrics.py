@@ -20,9 +20,11 @@ from nightshift.api.problems import problem, responses
 from nightshift.api.routing import ApiRoute
 from nightshift.queries import runs
 from nightshift.queries.metric_feed import POLL_SECONDS, Feed, Found, feeds_of, number_of
+from nightshift.queries.run_training import TRAIN
 from nightshift.queries.schemas import MetricPage
 from nightshift.settings import Settings
 from training.errors import NightshiftError
+from training.stage_table import REFIT
 
 logger = logging.getLogger("nightshift.api.metrics")
 
@@ -68,7 +70,13 @@ async def metrics(id: RunKey, granted: Granted, asked: AskedPoints) -> Response:
     A page by default. With `Accept: text/event-stream`, each point is an event as soon as it is logged, until the training has ended.
     Both have the same ids: what one ends with, the other goes on from.
     """
-    return await _answer(id, None, granted, asked)
+    return await _answer(id, TRAIN, granted, asked)
+
+
+@router.get("/training-runs/{id}/refit/metrics", responses=_ANSWERS, response_model=MetricPage)
+async def refit_metrics(id: RunKey, granted: Granted, asked: AskedPoints) -> Response:
+    """Show the metrics of a run's refit, as those of its training; none where its YAML has no `train.refit`."""
+    return await _answer(id, REFIT, granted, asked)
 
 
 @router.get("/hpo/studies/{id}/trials/{number}/metrics", responses=_ANSWERS, response_model=MetricPage)
@@ -80,11 +88,12 @@ async def trial_metrics(id: RunKey, number: TrialNumber, granted: Granted, asked
     return await _answer(id, number, granted, asked)
 
 
-async def _answer(id: str, trial: int | None, granted: Access, asked: Asked) -> Response:
+async def _answer(id: str, training: str | int, granted: Access, asked: Asked) -> Response:
+    """Answer with the points of a stage, or of the trial of this number."""
     pipeline, _, run_id = id.partition(":")
     await run_in_threadpool(granted.require_read, pipeline, runs.unknown_run(pipeline, run_id))
     feeds = feeds_of(Settings.from_environment().store_uri)
-    feed = feeds.of_run(pipeline, run_id) if trial is None else feeds.of_trial(pipeline, run_id, trial)
+    feed = feeds.of_trial(pipeline, run_id, training) if isinstance(training, int) else feeds.of_run(pipeline, run_id, training)
     position = asked.last_event_id or asked.after
     if EVENTS not in asked.accept:
         return JSONResponse((await _page(feed, position, asked.limit)).model_dump(mode="json"))

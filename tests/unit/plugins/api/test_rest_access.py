@@ -27,6 +27,7 @@ READS = [
     f"/hpo/studies/{STUDY}",
     f"/hpo/studies/{STUDY}/trials/0/metrics",
     f"/training-runs/{RUN}/metrics",
+    f"/training-runs/{RUN}/refit/metrics",
     f"/training-runs/{RUN}/checkpoints",
     "/models",
     "/models/search_ranking",

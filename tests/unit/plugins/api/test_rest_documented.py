@@ -86,6 +86,11 @@ READS: dict[str, dict[str, str]] = {
         "404": "/training-runs/search_ranking:r9/metrics",
         "422": f"/training-runs/{RUN}/metrics?after=x",
     },
+    "/training-runs/{id}/refit/metrics": {
+        "200": f"/training-runs/{RUN}/refit/metrics",
+        "404": "/training-runs/search_ranking:r9/refit/metrics",
+        "422": f"/training-runs/{RUN}/refit/metrics?after=x",
+    },
     "/training-runs/{id}/checkpoints": {
         "200": f"/training-runs/{RUN}/checkpoints",
         "404": "/training-runs/search_ranking:r9/checkpoints",

@@ -94,6 +94,14 @@ def test_a_run_that_found_an_earlier_training_shows_its_metrics(seeded: Seeded) 
     assert seeded.get(PATH).json() == {"items": [], "last": None, "is_complete": True}
 
 
+def test_points_of_a_refit_are_not_those_of_the_training(seeded: Seeded) -> None:
+    write(JournalWriter(journal(), "a1"), range(2))
+    write(JournalWriter(journal(f"{DONE}~refit"), "a1"), range(5, 8))
+    refit = seeded.get(PATH.replace("/metrics", "/refit/metrics")).json()
+    assert ([point["step"] for point in refit["items"]], refit["is_complete"]) == ([5, 6, 7], True)
+    assert [point["step"] for point in seeded.get(PATH).json()["items"]] == [0, 1]
+
+
 def test_a_stream_has_points_while_they_are_logged_and_ends_with_the_training(seeded: Seeded, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(routes, "HEARTBEAT_SECONDS", 0.2)
     set_state("running", "running")

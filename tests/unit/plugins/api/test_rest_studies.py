@@ -10,6 +10,7 @@ from airflow.utils.session import create_session
 from sqlalchemy import update
 
 from nightshift.queries import runs
+from nightshift.queries.study_progress import study_progress, trials_done
 from nightshift.run_refs import settled_ref
 from nightshift.settings import Settings
 from nightshift.wiring.pipeline import build_dag
@@ -32,6 +33,15 @@ def test_a_study_shows_its_space_its_finished_trials_and_the_best_while_it_runs(
     assert found["space"]["learning_rate"]["float"] == [0.0001, 0.01]
     assert [(trial["number"], trial["value"]) for trial in found["trials"]] == [(0, 0.5), (1, 0.25)]
     assert (found["best"], found["lower_is_better"]) == (found["trials"][1], True)
+
+
+@pytest.mark.usefixtures("seeded")
+def test_finished_trials_of_a_study_are_counted_while_its_workers_run() -> None:
+    store = Store(Settings.from_environment().store_uri)
+    assert trials_done(store, "search_ranking", "search_ranking.tune", STUDY_RUN) == "2 of 3 trials"
+    assert trials_done(store, "search_ranking", "search_ranking.tune", "not_planned") is None
+    assert study_progress("search_ranking.tune", STUDY_RUN, ["success", "running"]) == "2 of 3 trials"
+    assert study_progress("search_ranking.tune", STUDY_RUN, ["success", None]) is None
 
 
 @pytest.mark.parametrize(

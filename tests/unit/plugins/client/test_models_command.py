@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,9 +12,14 @@ from airflow.utils.session import create_session
 from fastapi.responses import JSONResponse
 from sqlalchemy import select
 
+from nightshift.client.show_command import standing_lines
 from nightshift.console import run
+from nightshift.queries.schemas import Holder, Model
 from tests.unit.plugins.client.test_client import Server, token
 from tests.unit.plugins.seeded_installation import seed_model
+from tests.unit.training.registry.scenes import candidate
+from tests.unit.training.test_format import BOUNDS
+from training.format import learned_words
 from training.registry.ledger.decisions import roll_back
 from training.registry.ledger.ledger import Ledger
 from training.registry.ledger.rollback_orders import find_order
@@ -71,6 +77,14 @@ def test_show_without_a_model_is_the_standing_of_each(server: Server, capsys: py
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if not line.startswith(" ")] == ["flight_delay", "search_ranking"]
     assert "  waits for an approval: version 1.3.0" in lines
+
+
+def test_show_says_which_rows_the_champion_has_learned_from() -> None:
+    known = replace(candidate(1), bounds=BOUNDS).to_json()
+    champion = Holder.model_validate({name: known[name] for name in Holder.model_fields})
+    rest = {"canary": None, "revision": 1, "awaiting_approval": [], "not_in_mlflow": 0, "shows_gains_above": None}
+    model = Model.model_validate({"name": "m", "pipelines": ["m"], "champion": champion, **rest})
+    assert f"  {'':<10}learned from {learned_words(BOUNDS)}" in standing_lines(model)
 
 
 def test_show_for_programs_has_the_evidence_of_every_decision(server: Server, capsys: pytest.CaptureFixture[str]) -> None:

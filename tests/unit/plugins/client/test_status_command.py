@@ -28,6 +28,7 @@ from tests.unit.training.registry.scenes import decide_on
 from training.engine.checkpoint.catalog import named
 from training.installation import home_folder
 from training.registry.ledger.ledger import Ledger
+from training.registry.ledger.reasons import Reason
 from training.store import Store
 from training.store.work_folder import StoreUri
 
@@ -42,7 +43,7 @@ def test_status_is_a_line_for_each_pipeline_and_fails_where_a_last_run_failed(ca
     assert status([]) == 1
     head, flights, ranking = (line.split() for line in capsys.readouterr().out.splitlines())
     assert head == ["pipeline", "next", "run", "champion", "shows", "gains", "above", "waits", "last", "run", "state", "note"]
-    assert (flights[0], flights[1], ranking[0], ranking[2], ranking[3]) == ("flight_delay", "paused", "search_ranking", "1.1.0", "1.3.0")
+    assert (flights[0], flights[1], ranking[0], *ranking[2:5]) == ("flight_delay", "paused", "search_ranking", "1.1.0", "–", "1.3.0")
     assert ranking[-1] == "failed"
 
 
@@ -54,11 +55,19 @@ def test_status_says_that_mlflow_lags_behind_the_ledger(capsys: pytest.CaptureFi
 
 
 @pytest.mark.usefixtures("server")
+def test_status_has_the_gain_that_the_newest_interval_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    interval = Reason(gate="significance", passed=False, words="lower end > 0 required", numbers={"low": -0.01, "high": 0.03})
+    decide_on(Ledger(), 9, "rejected", model="search_ranking", evidence={"pipeline": "search_ranking"}, reasons=[interval])
+    status([])
+    assert capsys.readouterr().out.splitlines()[2].split()[3] == "0.02"
+
+
+@pytest.mark.usefixtures("server")
 def test_status_names_the_models_of_a_pipeline_that_has_decided_about_two(capsys: pytest.CaptureFixture[str]) -> None:
     decide_on(Ledger(), 9, model="ranking_of_searches", evidence={"pipeline": "search_ranking"})
     status([])
     row = capsys.readouterr().out.splitlines()[2]
-    assert "ranking_of_searches 1.9.0, search_ranking 1.1.0  search_ranking 1.3.0" in row
+    assert "ranking_of_searches 1.9.0, search_ranking 1.1.0  –                  search_ranking 1.3.0" in row
 
 
 @pytest.mark.usefixtures("server")

@@ -138,8 +138,11 @@ def test_the_budget_of_gpus_bounds_the_workers(launcher: Trials, night: Context,
     assert study.num_workers(spec.tune, spec.train.placement) == 3
 
 
-def test_a_worker_does_trials_until_the_study_is_full(launcher: Trials, night: Context, execute: Execute) -> None:
+def test_a_worker_does_trials_until_the_study_is_full(
+    launcher: Trials, night: Context, execute: Execute, capfd: pytest.CaptureFixture[str]
+) -> None:
     left = execute(worker(0), night("trials"))
+    assert "trial 2: ; 3 of 5 trials are done" in capfd.readouterr().out
     assert left["trials"] == launcher.slots == [0, 1, 2, 3, 4]
     assert execute(worker(1), night("trials"))["trials"] == []
     assert launcher.slots == [0, 1, 2, 3, 4]

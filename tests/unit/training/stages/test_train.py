@@ -13,9 +13,9 @@ import torch
 from tests.training_bench import Bench
 from training.contracts import ExitCode
 from training.engine.tracking.mlflow_journal import RunJournal
+from training.models.base import hint_of_last_epoch
 from training.models.ranker.module import Ranker
 from training.runtime.context import StageContext, StopFlag
-from training.stages.train import hint_of_last_epoch
 
 
 @pytest.fixture(scope="module")
