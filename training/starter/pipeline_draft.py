@@ -23,7 +23,7 @@ from training.starter.spellings import spellings
 from training.starter.splits import DAY, span_of, split_of
 from training.starter.strange_times import StrangeTimes, strange_times
 from training.starter.tables import FoundTable, Report
-from training.starter.time_columns import EventTime, times_of
+from training.starter.time_columns import EventTime, later_times, times_of
 from training.starter.yaml_scalars import duration, flow_list, scalar
 
 FEW_VALUES: Final = 50
@@ -131,6 +131,9 @@ def _notes(table: FoundTable, time: EventTime, row_number: str) -> list[str]:
     if time.is_constant:
         likely = ", ".join(times_of(table)[:5])
         notes.append(f"if a column says when a row happened, name it: --time COLUMN{f' ({likely})' if likely else ''}")
+    for name in later_times(table, time):
+        words = f"{name} is never before {time.name}: if the label is known only then, set data.label.known_at: {name}"
+        notes.append(f"{words} and declare it with known: after")
     if row_number:
         notes.append(f"{row_number} is the number of the row in its file: rows that are added must come last")
     if table.num_rows < 1000:

@@ -13,6 +13,7 @@ from training.errors import DataError, shown
 from training.spec.scalar_types import MAX_DURATION
 from training.spec.schedule.partitions import Grain
 from training.starter.command_options import Choices
+from training.starter.keys import ID_NAME
 from training.starter.label_task import GuessedLabel
 from training.starter.leakage import suspects
 from training.starter.tables import FoundTable, Report
@@ -23,6 +24,8 @@ SHARE: Final = 0.15
 """Of the rows in validation, and in test."""
 WHOLE_DAYS_FROM: Final = timedelta(days=20)
 DAY: Final = timedelta(days=1)
+FEW_GROUPS: Final = 20
+"""Below so many values a column called an id is one of categories."""
 ALL_ROWS: Final = "rows"
 """The view, for the times of test rows that are drawn at random."""
 
@@ -89,12 +92,25 @@ def split_of(
             # As the gate `leakage` would find.
             known = suspects(table, label.sql, names=names, is_number=False, report=report, rows=test_rows)
         if not known:
-            return by_time, [], test_rows or ALL_ROWS
+            return by_time, [] if test_rows else _group_notes(table, names), test_rows or ALL_ROWS
         name, reason = next(iter(known.items()))
         note = f"in the newest rows {name} alone decides ({reason}), so they are no test: rows are divided at random by class"
         return f"{{by: stratified, validation: {SHARE}, test: {SHARE}}}", [note], ALL_ROWS
+    names = [name for name in table.columns if name not in (label.column, *late)]
+    notes = [] if kind else _group_notes(table, names)
     kind = kind or ("random" if label.task == "regression" else "stratified")
-    return f"{{by: {kind}{column}, validation: {SHARE}, test: {SHARE}}}", [], ALL_ROWS
+    return f"{{by: {kind}{column}, validation: {SHARE}, test: {SHARE}}}", notes, ALL_ROWS
+
+
+def _group_notes(table: FoundTable, names: Sequence[str]) -> list[str]:
+    """Return a note about the column with the most groups of rows, of those that are called an id, where rows are divided at random."""
+    counts = {name: table.num_values(table.columns[name]) for name in names if ID_NAME.search(name)}
+    groups = {name: count for name, count in counts.items() if FEW_GROUPS <= count <= table.num_rows / 2}
+    if not groups:
+        return []
+    name = max(groups, key=lambda name: groups[name])
+    words = f"rows of one {name} are in train and in test, where a model may know them: to keep them together, "
+    return [words + f"--split group --split-column {table.columns[name].source_name}"]
 
 
 def _by_time(table: FoundTable, time: EventTime, label: GuessedLabel, first: datetime, end: datetime, *, is_fixed: bool) -> tuple[str, str]:

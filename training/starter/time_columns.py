@@ -28,6 +28,7 @@ EPOCHS: Final = {
 """Numbers since 1970: how many are a second, and the instant."""
 OLDEST: Final = datetime(1990, 1, 1, tzinfo=UTC)
 """Of times that are numbers: below it, and a year from now on, they are taken for something else."""
+DAY_US: Final = 86_400_000_000
 EPOCH_FORMAT: Final = "%s"
 
 
@@ -231,6 +232,21 @@ def _reason(table: FoundTable, name: str) -> str:
 def times_of(table: FoundTable) -> list[str]:
     """Return the columns that surely are times, as the file names them."""
     return [each.source_name for each in table.columns.values() if each.type in ("timestamp", "date") or each.is_local_time]
+
+
+def later_times(table: FoundTable, time: EventTime) -> list[str]:
+    """Return the columns whose times are never before the event, and sometimes after it; a day and a local time may be a day off."""
+    found = []
+    for column in table.columns.values():
+        if time.is_constant or column.name in (time.column, time.clock_column) or column.source_name not in times_of(table):
+            continue
+        is_instant = column.type == "timestamp"
+        at = quoted(column.name) if is_instant else f"CAST({quoted(column.name)} AS TIMESTAMP)"
+        after = f"epoch_us({at}) - epoch_us({time.instant})"
+        least, most = table.rows(f"SELECT min({after}), max({after}) FROM rows")[0]  # noqa: S608 - quoted
+        if least is not None and least >= (0 if is_instant else -DAY_US) and most > DAY_US:
+            found.append(column.name)
+    return found
 
 
 def _candidates(table: FoundTable) -> str:

@@ -65,6 +65,17 @@ def test_column_that_gives_the_label_away_is_named_and_declared_as_known_after(
     assert checked_with_data(result, file, tmp_path / "to", monkeypatch) == 0
 
 
+def test_column_of_later_times_is_named_as_a_candidate_for_known_at(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = with_column(
+        "returned_at", lambda number, _row: f"{START + timedelta(hours=2 * number + 72):%Y-%m-%dT%H:%M:%SZ}" if number % 3 else None
+    )
+    result = found(csv_of(rows, tmp_path / "orders.csv"), capsys, to=tmp_path / "to")
+    assert [note for note in result["notes"] if "known_at" in note] == [
+        "returned_at is never before ordered_at: if the label is known only then, set data.label.known_at: returned_at and declare it "
+        "with known: after"
+    ]
+
+
 def test_files_go_where_the_installation_has_its_own_unless_a_folder_is_given(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

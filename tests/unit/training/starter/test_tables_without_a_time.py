@@ -87,6 +87,16 @@ def test_split_without_a_time_is_what_is_asked_for(
     assert found([tmp_path / "things.csv"], capsys, *options, to=tmp_path)["split"] == split
 
 
+@pytest.mark.parametrize(("options", "is_named"), [((), True), (("--split", "random"), False)])
+def test_column_of_rows_that_belong_together_is_named_where_rows_are_divided_at_random(
+    options: tuple[str, ...], is_named: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [f"{number // 4},{number % 7},{number % 11 > 4}" for number in range(400)]
+    (tmp_path / "homes.csv").write_text("\n".join(["household_id,rooms,fate", *lines]), encoding="utf-8")
+    notes = found([tmp_path / "homes.csv"], capsys, "--label", "fate", *options, to=tmp_path)["notes"]
+    assert any(note.endswith("--split group --split-column household_id") for note in notes) == is_named
+
+
 @pytest.mark.parametrize(
     ("form", "named", "partition"),
     [
