@@ -70,8 +70,9 @@ def work(context: StageContext) -> StageOutput:
     meta = {"snapshot": manifest.digest, "checks": findings.counts, **({"to_approve": to_approve} if to_approve else {})}
     artifact_uri, artifact = store.manifests.put_files("validation", {"results.json": canonical_json(findings.to_json())}, meta)
     profiles = to_json(findings.profiles, snapshot=manifest.digest, as_of=request.as_of, runs=findings.runs)
+    # Also of a run that is no reference: its model may become champion, against whose rows later nights measure drift.
+    point_at(store.ref(profile_ref_name(request.pipeline, manifest.digest)), store.put_json(profiles))
     if request.parameters.get("is_reference", True):
-        point_at(store.ref(profile_ref_name(request.pipeline, manifest.digest)), store.put_json(profiles))
         point_at(store.ref(snapshot_ref_name(request.pipeline, request.as_of)), uri)
     counts = findings.counts
     logger.info("%d checks passed, %d warned", counts["passed"], counts["warned"])

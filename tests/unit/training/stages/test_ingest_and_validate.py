@@ -20,16 +20,16 @@ from tests.unit.training.stages.night_bench import AS_OF, LAST, Night, load, rep
 from training.database import connect
 from training.database.datasets import deprecate
 from training.errors import DataError, DeniedError, SpecError
-from training.sources.listing import previous_snapshot
+from training.sources.listing import previous_snapshot, profile_ref_name
 from training.stages import ingest, validate
 from training.store import Manifest
 
 
-def test_night_that_may_not_promote_passes_and_is_none_to_compare_with(night: Night) -> None:
+def test_night_that_is_no_reference_is_compared_with_only_where_its_model_becomes_champion(night: Night) -> None:
     taken = night.ingest()
     night.run(validate, inputs={"snapshot": taken.artifact_uri}, parameters={"previous_snapshot": None, "is_reference": False})
     assert previous_snapshot(night.store, "search_ranking", AS_OF + timedelta(days=1)) is None
-    assert night.store.bucket.list("refs/profiles") == []
+    assert night.store.ref(profile_ref_name("search_ranking", taken.digest)).read() is not None, "what drift against the champion reads"
 
 
 def test_a_healthy_night_passes_and_becomes_the_one_to_compare_with(night: Night) -> None:
