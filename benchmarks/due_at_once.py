@@ -1,34 +1,40 @@
 """Many small pipelines that are due at the same moment on one machine, in turns for two checkouts, on real installations.
 
     git worktree add ../base COMMIT
-    PYTHONPATH=.:plugins python -m benchmarks.due_at_once --base ../base [--pipelines 12] [--rounds 1] [--slots cpu:4,train:2]
+    PYTHONPATH=.:plugins python -m benchmarks.due_at_once --base ../base [--pipelines 12] [--rounds 1] [--slots cpu:4,train:2] [--kills]
 
 A pipeline is docs/examples/cancelled_orders with the last twenty days of its orders (about 600 rows) and a model of its own. In each round
 each checkout gets a new installation, with Airflow and MLflow; all DAGs are parsed before the runs are made, and all are unpaused by one
 request. Times are those of Airflow's database, from that request on; CPU seconds are of all processes of the installation until the last
 run has ended. `training slots busy` is the share of the training slots that were in use, over the time in which a training waited.
 Without `--base` this checkout alone is measured. `--slots` sets NIGHTSHIFT_SLOTS for this checkout.
+
+With `--kills` the scheduler is killed after a quarter of the decisions, MLflow after the half, and every process of the installation,
+which is then started again, after three quarters. `decisions` must then be those of the runs, and `repeated` 0: tries that ended while
+nothing was killed, of tasks that were tried again. The CPU seconds are those since the last start.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import json
 import os
 import shutil
+import signal
 import sqlite3
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.night import commit_of, environment_of
 
@@ -42,7 +48,11 @@ PREFIX: Final = f"{EXAMPLE}_"
 """Of the pipelines' names."""
 TASKS: Final = """SELECT dag_id, task_id, state, scheduled_dttm, start_date, end_date FROM task_instance
 WHERE run_id = 'night' AND end_date NOT NULL"""
+EARLIER_TRIES: Final = """SELECT dag_id, task_id, state, scheduled_dttm, start_date, end_date FROM task_instance_history
+WHERE run_id = 'night' AND start_date NOT NULL AND end_date NOT NULL"""
 NIGHT_SECONDS: Final = 7200.0
+KILLED_SHARES: Final = (("scheduler", 0.25), ("mlflow", 0.5), ("everything", 0.75))
+"""What `--kills` kills, and after which share of the decisions."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,6 +78,10 @@ class Night:
     """From 0 to 1."""
     cpu_seconds: float
     succeeded: int
+    decisions: int
+    """In the ledger."""
+    repeated: int
+    """Tries before a task's last one, in which nothing was killed."""
     load: float
 
 
@@ -77,10 +91,11 @@ def main() -> None:
     parser.add_argument("--pipelines", type=int, default=12)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--slots", help="NIGHTSHIFT_SLOTS of this checkout")
+    parser.add_argument("--kills", action="store_true", help="kill the scheduler, MLflow and everything on the way")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
-        print(json.dumps(asdict(measure(options.pipelines))))
+        print(json.dumps(asdict(measure(options.pipelines, kills=options.kills))))
         return
     checkouts = {**({"base": options.base.resolve()} if options.base else {}), "this": ROOT}
     found: dict[str, list[Night]] = {name: [] for name in checkouts}
@@ -89,21 +104,21 @@ def main() -> None:
     for number in range(options.rounds):
         for name in list(checkouts)[:: 1 if number % 2 == 0 else -1]:
             more = {"NIGHTSHIFT_SLOTS": options.slots} if options.slots and name == "this" else {}
-            found[name].append(in_checkout(checkouts[name], options.pipelines, more))
+            found[name].append(in_checkout(checkouts[name], options.pipelines, more, kills=options.kills))
             print(f"round {number + 1}, {name}: {found[name][-1]}", flush=True)
     report(found)
 
 
-def in_checkout(checkout: Path, num_pipelines: int, more: Mapping[str, str]) -> Night:
+def in_checkout(checkout: Path, num_pipelines: int, more: Mapping[str, str], *, kills: bool) -> Night:
     """Measure a night with the code of a checkout, by a process that imports nothing else."""
-    command = [sys.executable, str(Path(__file__).resolve()), "--one", "--pipelines", str(num_pipelines)]
+    command = [sys.executable, str(Path(__file__).resolve()), "--one", "--pipelines", str(num_pipelines), *(["--kills"] if kills else [])]
     # The benchmark is this one; what it imports besides is the checkout's.
     environment = environment_of(checkout, more)
     done = subprocess.run(command, cwd=checkout, env=environment, check=True, stdout=subprocess.PIPE, text=True)
     return Night(**json.loads(done.stdout.splitlines()[-1]))
 
 
-def measure(num_pipelines: int) -> Night:
+def measure(num_pipelines: int, *, kills: bool) -> Night:
     """Start an installation, make the runs, wait for their end."""
     from tests.integration.installation import Installation
 
@@ -112,7 +127,7 @@ def measure(num_pipelines: int) -> Night:
         names = [add_pipeline(installation, f"{PREFIX}{number:03}") for number in range(num_pipelines)]
         try:
             installation.services("start")
-            return run_all(installation, names)
+            return run_all(installation, names, kills=kills)
         finally:
             installation.stop()
 
@@ -138,7 +153,7 @@ def add_pipeline(installation: Installation, name: str) -> str:
     return name
 
 
-def run_all(installation: Installation, names: Sequence[str]) -> Night:
+def run_all(installation: Installation, names: Sequence[str], *, kills: bool) -> Night:
     """Make a run of each pipeline, unpause all of them at once, and wait until every run has ended."""
     from benchmarks.reused_night import cpu_seconds
 
@@ -152,13 +167,41 @@ def run_all(installation: Installation, names: Sequence[str]) -> Night:
     api.patch(f"/dags?dag_id_pattern={PREFIX}&limit=1000", {"is_paused": False})
     database = installation.home / "airflow" / "airflow.db"
     deadline = time.monotonic() + NIGHT_SECONDS
+    victims, killed_at = list(KILLED_SHARES) if kills else [], []
     while states(database).count("running") + states(database).count("queued"):
         if time.monotonic() > deadline:
             raise SystemExit(f"not done within {NIGHT_SECONDS:.0f} s")
+        if victims and len(decided(tasks(database, TASKS))) >= victims[0][1] * len(names):
+            killed_at.append(time.time())
+            kill(installation, victims.pop(0)[0])
         # Each look is a read of the database that is measured.
         time.sleep(2)
-    used = cpu_seconds(installation) - cpu_before
-    return judge(list(tasks(database)), due_at, cpu=used, succeeded=states(database).count("success"))
+    used = cpu_seconds(installation) - (0 if kills else cpu_before)
+    return Night(
+        **times(list(tasks(database, TASKS)), due_at),
+        cpu_seconds=used,
+        succeeded=states(database).count("success"),
+        decisions=sum(len(installation.ledger.history(name)) for name in names),
+        repeated=sum(
+            not any(task.started_at <= instant <= task.ended_at for instant in killed_at) for task in tasks(database, EARLIER_TRIES)
+        ),
+        load=os.getloadavg()[0],
+    )
+
+
+def kill(installation: Installation, victim: str) -> None:
+    """Kill a component, which its supervisor starts again, or every process of the installation, and start it again."""
+    from devstack.processes import marked_by_home
+
+    print(f"{time.strftime('%X')} kills {victim}", file=sys.stderr, flush=True)
+    if victim != "everything":
+        installation.kill(victim)
+        return
+    while left := marked_by_home(installation.home):
+        for process in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGKILL)
+    installation.services("start")
 
 
 def states(database: Path) -> list[str]:
@@ -167,27 +210,28 @@ def states(database: Path) -> list[str]:
         return [state for (state,) in connection.execute("SELECT state FROM dag_run WHERE run_id = 'night'")]
 
 
-def tasks(database: Path) -> Iterator[Task]:
-    """Yield the task instances of the night that have ended."""
+def tasks(database: Path, query: str) -> Iterator[Task]:
+    """Yield the tries of the night that have ended."""
     with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=30)) as connection:
-        for row in connection.execute(TASKS):
+        for row in connection.execute(query):
             scheduled, started, ended = (datetime.fromisoformat(f"{text}+00:00").timestamp() for text in row[3:])
             yield Task(dag_id=row[0], task_id=row[1], state=row[2], scheduled_at=scheduled, started_at=started, ended_at=ended)
 
 
-def judge(found: Sequence[Task], due_at: float, *, cpu: float, succeeded: int) -> Night:
-    """Return the figures of a night."""
-    decided = [task.ended_at for task in found if task.task_id == "promote" and task.state == "success"]
-    trainings = [task for task in found if task.task_id == "train"]
-    return Night(
-        total_seconds=max(decided) - due_at,
-        first_decision_seconds=min(decided) - due_at,
-        ingests_before_first_decision=sum(task.task_id == "ingest" and task.started_at < min(decided) for task in found),
-        training_slots_busy=busy_share(trainings),
-        cpu_seconds=cpu,
-        succeeded=succeeded,
-        load=os.getloadavg()[0],
-    )
+def decided(found: Iterable[Task]) -> list[float]:
+    """Return when the decisions were made."""
+    return [task.ended_at for task in found if task.task_id == "promote" and task.state == "success"]
+
+
+def times(found: Sequence[Task], due_at: float) -> dict[str, Any]:
+    """Return the figures of a night that follow from the times of its tasks, as keywords of `Night`."""
+    ends = decided(found)
+    return {
+        "total_seconds": max(ends) - due_at,
+        "first_decision_seconds": min(ends) - due_at,
+        "ingests_before_first_decision": sum(task.task_id == "ingest" and task.started_at < min(ends) for task in found),
+        "training_slots_busy": busy_share([task for task in found if task.task_id == "train"]),
+    }
 
 
 def busy_share(trainings: Sequence[Task]) -> float:
@@ -205,12 +249,13 @@ def busy_share(trainings: Sequence[Task]) -> float:
 
 def report(found: Mapping[str, Sequence[Night]]) -> None:
     """Print the medians."""
-    print("\n| checkout | total s | first decision s | ingests before it | training slots busy | CPU s | succeeded |")
-    print("| --- " * 7 + "|")
+    print("\n| checkout | total s | first decision s | ingests before it | training busy | CPU s | succeeded | decisions | repeated |")
+    print("| --- " * 9 + "|")
     for name, nights in found.items():
-        columns = [statistics.median(column) for column in zip(*(list(asdict(night).values())[:6] for night in nights), strict=True)]
-        total, first, ingests, busy, cpu, succeeded = columns
-        print(f"| {name} | {total:.0f} | {first:.0f} | {ingests:.0f} | {busy:.0%} | {cpu:.0f} | {succeeded:.0f} |")
+        columns = [statistics.median(column) for column in zip(*(list(asdict(night).values())[:8] for night in nights), strict=True)]
+        total, first, ingests, busy, cpu, succeeded, decisions, repeated = columns
+        counts = " | ".join(f"{count:.0f}" for count in (succeeded, decisions, repeated))
+        print(f"| {name} | {total:.0f} | {first:.0f} | {ingests:.0f} | {busy:.0%} | {cpu:.0f} | {counts} |")
 
 
 if __name__ == "__main__":
