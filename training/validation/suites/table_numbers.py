@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from training.data.snapshot.parquet_parts import FILE_COLUMN, ROW_COLUMN
 from training.sql.expressions import quoted
+from training.validation.checks.key_order import has_unique_order
 from training.validation.columns.numbers import NumberSide
 from training.validation.columns.statistics import ColumnProfile
 from training.validation.snapshot_view import TableView
@@ -126,6 +127,8 @@ class ProfileMetrics:
 
     def num_repeated(self, column: str) -> int:
         """Return the number of rows whose value stands in another row too; null is no value."""
+        if has_unique_order(self.view, [column]):
+            return 0
         return self._num_rows(f"SELECT count(*) AS n FROM {{table}} {self._groups([column])} HAVING count(*) > 1")  # noqa: S608
 
     def repeated(self, expectation: Any) -> list[Any]:
@@ -148,9 +151,10 @@ class ProfileMetrics:
         return [dict(zip(columns, row, strict=True)) for row in rows.itertuples(index=False)]
 
     def _groups(self, columns: list[str], *, missing: str | None = " AND ") -> str:
-        values = [self._comparable(column) for column in columns]
-        where = "" if missing is None else f"WHERE {missing.join(f'({value}) IS NOT NULL' for value in values)}"
-        return f"{where} GROUP BY {', '.join(values)}"
+        return f"{self._known(columns, missing)} GROUP BY {', '.join(map(self._comparable, columns))}"
+
+    def _known(self, columns: list[str], missing: str | None) -> str:
+        return "" if missing is None else f"WHERE {missing.join(f'({self._comparable(column)}) IS NOT NULL' for column in columns)}"
 
     def _comparable(self, column: str) -> str:
         """Return SQL of a column's values that are equal where pandas' are: NaN is null, -0.0 is 0.0, integers next to null are floats."""
@@ -171,9 +175,12 @@ class ProfileMetrics:
     def _compound(self, name: str, columns: list[str], ignore_row_if: str | None) -> int:
         if ignore_row_if not in MISSING or not set(columns) <= self.profiles.keys():
             raise Unknown
+        if not name.endswith(UNEXPECTED):
+            return self._num_rows(f"SELECT count(*) AS n FROM {{table}} {self._known(columns, MISSING[ignore_row_if])}")  # noqa: S608
+        if has_unique_order(self.view, columns):
+            return 0
         groups = self._groups(columns, missing=MISSING[ignore_row_if])
-        having = "HAVING count(*) > 1" if name.endswith(UNEXPECTED) else ""
-        return self._num_rows(f"SELECT count(*) AS n FROM {{table}} {groups} {having}")  # noqa: S608
+        return self._num_rows(f"SELECT count(*) AS n FROM {{table}} {groups} HAVING count(*) > 1")  # noqa: S608
 
     def _median(self, column: str) -> float:
         count, numbers = self._exact(column)

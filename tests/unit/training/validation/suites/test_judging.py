@@ -386,3 +386,16 @@ def test_a_rank_of_many_numbers_is_found_in_its_bin(tmp_path: Path) -> None:
     metrics, ordered = ProfileMetrics(view, profiles), np.sort(values)
     for rank in (0, 29, 30, *range(100, 5_000, 150), 5_031, 5_032, 5_070):
         assert metrics._at("x", numbers.total, rank, rank + 1) == (ordered[rank], ordered[rank + 1])
+
+
+def test_values_that_rise_with_the_rows_are_shown_to_be_unique_without_a_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    unique = [
+        {"type": "expect_column_values_to_be_unique", "kwargs": {"column": "id"}},
+        {"type": "expect_compound_columns_to_be_unique", "kwargs": {"column_list": ["id", "n"]}},
+    ]
+    kinds = {"id": "int64", "n": "int32"}
+    rising = pa.table({"id": np.arange(100), "n": np.zeros(100, np.int32)})
+    repeated = pa.table({"id": [0, 1, 1], "n": pa.array([0, 0, 0], pa.int32())})
+    assert [result.status for result in judged(view_of(tmp_path / "repeated", repeated, kinds), unique)] == ["failed", "failed"]
+    monkeypatch.setattr(ProfileMetrics, "_groups", lambda *_: pytest.fail("the order says it"))
+    assert [result.status for result in judged(view_of(tmp_path / "rising", rising, kinds), unique)] == ["passed", "passed"]
