@@ -44,6 +44,11 @@ def first_line(err: object) -> str:
     return (str(err).splitlines() or [type(err).__name__])[0][:300]
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun: 1 file, 2,000 files."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
 class NightshiftError(Exception):
     """Base of all. `exit_code` is what the stage's process ends with."""
 
@@ -95,7 +100,7 @@ class SpecError(NightshiftError):
 
     def __str__(self) -> str:
         count = len(self.problems)
-        head = f"{self.source}: {count} problem{'s' if count != 1 else ''}"
+        head = f"{self.source}: {counted(count, 'problem')}"
         return head + "\n" + "\n".join("  " + problem.render(self.source) for problem in self.problems)
 
 

@@ -23,7 +23,7 @@ from collections.abc import Collection, Iterator
 from training.command_line import describe
 from training.database import connect
 from training.database.datasets import check_reason, datasets, find_dataset
-from training.errors import DeniedError, StoreError, shown
+from training.errors import DeniedError, StoreError, counted, shown
 from training.process.scratch import scratch_folder
 from training.registry.ledger.retention import LedgerRoots
 from training.retention.erasure import ErasureOrder, earlier_orders, erase, erased_digests
@@ -117,7 +117,9 @@ def _print(store: Store, found: HeldRows, weights: Collection[str], options: arg
         sys.stdout.write(json.dumps({**counts, "erased": options.delete, "artifacts": artifacts}, indent=1) + "\n")
         return
     rows = "all rows" if found.num_rows is None else f"{found.num_rows:,} rows"
-    sys.stdout.write(f"{rows} in {len(found.parts)} files, found in {found.num_scanned} snapshots of {options.target}\n")
+    sys.stdout.write(
+        f"{rows} in {counted(len(found.parts), 'file')}, found in {counted(found.num_scanned, 'snapshot')} of {options.target}\n"
+    )
     for kind, uri, words in _artifacts(store, found, weights, options):
         sys.stdout.write(f"{kind:<10}  {uri}  {words}\n")
     if not found.holders:

@@ -14,7 +14,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from training.errors import DataError, shown
+from training.errors import DataError, counted, shown
 from training.sources.arrow_schema import MAX_NAMES_SHOWN, type_name
 from training.spec.sections.data import Column
 from training.sql.arrow_types import ARROW_TYPES
@@ -58,7 +58,7 @@ class EncodingCounts:
             columns.setdefault((found, kind, self._rows[name, found, kind], files), []).append(name)
         return [
             f"{found} read as {kind}: {', '.join(names[:MAX_NAMES_SHOWN])}{' …' if len(names) > MAX_NAMES_SHOWN else ''}"
-            f" ({rows:,} rows in {files:,} files)"
+            f" ({counted(rows, 'row')} in {counted(files, 'file')})"
             for (found, kind, rows, files), names in columns.items()
         ]
 

@@ -21,7 +21,8 @@ from training.spec.descriptors.families import library_violations
 from training.spec.reader.loader import CheckedSpec, check_file
 from training.spec.reader.problems import problem_at
 from training.spec.reader.yaml import read_document
-from training.spec.sql_check import sql_problems
+from training.spec.rules.rule_problems import Violation
+from training.spec.sql_check import sql_violations
 
 logger = logging.getLogger("training.spec.check")
 
@@ -55,13 +56,12 @@ def _checked(path: str) -> CheckedSpec:
     Not rules of the spec: DAG files are parsed every few seconds, and this reads the text of all that the class imports.
     """
     found = check_file(path)
-    document = read_document(Path(path).read_bytes(), path)
     of_class = own_class_problems(found.spec.train.model)
-    placed = [problem_at(document, ("train", "model"), problem.code, problem.message, hint=problem.hint) for problem in of_class]
-    wrong = library_violations(found.spec)
-    placed += [problem_at(document, violation.path, violation.code, violation.message, hint=violation.hint) for violation in wrong]
-    if placed := [*placed, *sql_problems(found.spec, document)]:
-        raise SpecError(path, placed)
+    wrong = [Violation(("train", "model"), problem.code, problem.message, problem.hint) for problem in of_class]
+    wrong += [*library_violations(found.spec), *sql_violations(found.spec)]
+    if wrong:
+        document = read_document(Path(path).read_bytes(), path)
+        raise SpecError(path, [problem_at(document, each.path, each.code, each.message, hint=each.hint) for each in wrong])
     return found
 
 

@@ -11,10 +11,10 @@ from typing import Final
 
 import duckdb
 
-from training.errors import DataError, Problem, first_line, shown
+from training.errors import DataError, first_line, shown
 from training.spec.pipeline_spec import PipelineSpec
-from training.spec.reader.problems import problem_at
-from training.spec.reader.yaml import Document, Path
+from training.spec.reader.yaml import Path
+from training.spec.rules.rule_problems import Violation
 from training.sql.expressions import SQL_TYPES, columns_of, hardened, quoted
 
 _HINT: Final = "write one SQL expression over the columns of one row, with the declared types"
@@ -30,19 +30,23 @@ class _Expression:
     """Columns that it may use."""
 
 
-def sql_problems(spec: PipelineSpec, document: Document) -> list[Problem]:
+def sql_violations(spec: PipelineSpec) -> list[Violation]:
     """Return what DuckDB refuses in the expressions of a valid spec: `derive.expression`, `derive.failed`."""
-    found = []
+    found: list[Violation] = []
+    expressions = list(_expressions(spec))
+    if not expressions:
+        # Opening DuckDB costs more than the rest of a check.
+        return found
     with hardened() as connection:
-        for expression in _expressions(spec):
+        for expression in expressions:
             try:
                 columns_of(expression.sql, list(expression.types), where=expression.name)
                 connection.execute(f"EXPLAIN SELECT (\n{expression.sql}\n) FROM ({_no_rows(expression.types)})")  # noqa: S608 - checked
             except DataError as err:
-                found.append(problem_at(document, expression.path, err.code, err.message, hint=err.hint))
+                found.append(Violation(expression.path, err.code, err.message, err.hint))
             except duckdb.Error as err:
                 message = f"{expression.name}: {shown(expression.sql)} does not fit the types of its columns: {first_line(err)}"
-                found.append(problem_at(document, expression.path, "derive.failed", message, hint=_HINT))
+                found.append(Violation(expression.path, "derive.failed", message, _HINT))
     return found
 
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from training.command_line import describe
 from training.contracts import ExitCode, Instant, RunIdentity, StageRequest
-from training.errors import NightshiftError, SpecError
+from training.errors import NightshiftError, SpecError, counted
 from training.installation import DATABASE
 from training.process.scratch import scratch_folder
 from training.runtime.exhausted_resources import machine_limit
@@ -156,7 +156,7 @@ def _listing(spec: PipelineSpec, as_of: Instant, size_bytes: int, say: Say) -> _
         kept = sample(parts, size_bytes)
         read = sum(part["size_bytes"] for part in kept)
         left = "" if len(kept) == len(parts) else f" of {len(parts)}, spread over the window"
-        say(f"        {table}: {len(kept)} files{left}, {read / MIB:,.1f} MiB")
+        say(f"        {table}: {counted(len(kept), 'file')}{left}, {read / MIB:,.1f} MiB")
         if table == spec.data.source.table:
             share = read / max(1, sum(part["size_bytes"] for part in parts))
         is_sample, listing[table] = is_sample or len(kept) < len(parts), kept

@@ -15,6 +15,7 @@ from training.data.snapshot.index import register_snapshot
 from training.data.snapshot.label_delay import META_KEY, SplitRule, split_lines
 from training.data.snapshot.meta import rows_per_table
 from training.database import connect
+from training.errors import counted
 from training.runtime.runner import StageContext, StageOutput, main
 from training.sources.listing import lookback_of
 from training.sources.rows_outside import RowsOutside, is_warning, outside_lines
@@ -88,7 +89,7 @@ def _log_rows(manifest: Manifest) -> None:
     for name, facts in manifest.meta["tables"].items():
         empty = sum(not part["rows"] for part in facts["parts"].values())
         more = f", {empty} of them without rows of the window" if empty else ""
-        logger.info("%s: %s rows in %d files%s", name, f"{facts['rows']:,}", len(facts["parts"]), more)
+        logger.info("%s: %s in %s%s", name, counted(facts["rows"], "row"), counted(len(facts["parts"]), "file"), more)
         for table, count in rows_per_table(facts).items():
             logger.info("%s: %s rows of table %s", name, f"{count:,}", table)
         for key, count in facts.get("left_out", {}).items():

@@ -69,7 +69,7 @@ def _series(table: FoundTable) -> Iterator[list[str]]:
     """Yield no column, then each that may name the series of a row."""
     yield []
     for column in table.columns.values():
-        if column.type in BY_TYPES and not column.num_missing and table.num_values(column) <= table.num_rows / ROWS_OF_A_SERIES:
+        if column.type in BY_TYPES and not column.num_missing and column.num_values <= table.num_rows / ROWS_OF_A_SERIES:
             yield [column.name]
 
 

@@ -42,6 +42,8 @@ class FoundColumn:
     type: str
     """As the YAML names it."""
     num_missing: int
+    num_values: int = 0
+    """How many different ones there are, as an estimate."""
     missing: Sequence[str] = ()
     """Texts that stand for a missing value."""
     form: NumberForm | None = None
@@ -122,13 +124,13 @@ def text_column(connection: duckdb.DuckDBPyConnection, name: str, text: str | No
 
 def json_column(connection: duckdb.DuckDBPyConnection, name: str) -> FoundColumn | str:
     cell = quoted(name)
-    rows = connection.sql(f"SELECT json_type({cell}) AS kind, count(*) FROM raw GROUP BY 1 ORDER BY 1").fetchall()  # noqa: S608 - quoted
+    rows = connection.execute(f"SELECT json_type({cell}) AS kind, count(*) FROM raw GROUP BY 1 ORDER BY 1").fetchall()  # noqa: S608 - quoted
     kinds = {kind for kind, _ in rows if kind not in (None, "NULL")}
     missing = sum(count for kind, count in rows if kind in (None, "NULL"))
     if not kinds:
         return "no line has a value"
     if kinds - _OF_JSON.keys():
-        ((fields,),) = connection.sql(f"SELECT json_group_structure({cell}) FROM raw").fetchall()  # noqa: S608 - quoted
+        ((fields,),) = connection.execute(f"SELECT json_group_structure({cell}) FROM raw").fetchall()  # noqa: S608 - quoted
         return f"its values are nested: {fields}"
     types = {_OF_JSON[kind] for kind in kinds}
     if types == {"string"}:
@@ -176,5 +178,5 @@ def counts_of(connection: duckdb.DuckDBPyConnection, expressions: Sequence[str],
     """Return the values of counts over a view."""
     if not expressions:
         return []
-    (row,) = connection.sql(f"SELECT {', '.join(expressions)} FROM {view}").fetchall()  # noqa: S608 - quoted
+    (row,) = connection.execute(f"SELECT {', '.join(expressions)} FROM {view}").fetchall()  # noqa: S608 - quoted
     return [int(value) for value in row]

@@ -30,7 +30,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from training.command_line import describe
 from training.contracts import JsonObject
-from training.errors import DataError, DeniedError, shown
+from training.errors import DataError, DeniedError, counted, shown
 from training.installation import EXPECTATIONS, PIPELINES
 from training.process.scratch import scratch_folder
 from training.spec import PipelineSpec
@@ -237,7 +237,8 @@ def _report(table: FoundTable, time: EventTime, draft: Draft, naming: Naming, pa
     look = [f"{name} is not a feature, for it may be the label in other words: {reason}" for name, reason in draft.late.items()]
     look += [f"{name} is not a feature: {reason}" for name, reason in draft.skipped.items()]
     look += [f"column {shown(name)} is not read: {reason}" for name, reason in table.left_out.items()]
-    look += [f"{table.files.num_empty:,} files of 0 bytes are passed over"] if table.files.num_empty else []
+    if empty := table.files.num_empty:
+        look.append(f"{counted(empty, 'file')} of 0 bytes {'is' if empty == 1 else 'are'} passed over")
     look += [_stored(column) for column in table.columns.values() if column.keys]
     for texts in dict.fromkeys(tuple(column.missing) for column in table.columns.values() if column.missing):
         names = [column.name for column in table.columns.values() if tuple(column.missing) == texts]

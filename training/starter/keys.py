@@ -66,8 +66,8 @@ def _key(table: FoundTable, time: EventTime, label: GuessedLabel, late: dict[str
         for column in table.columns.values()
         if column.type in KEY_TYPES and not column.num_missing and column.name not in (label.column, time.column, *late)
     ]
-    counts = {column.name: table.num_values(column) for column in usable}
-    ids = [name for name, count in counts.items() if may_be_id(table, table.columns[name], count)]
+    counts = {column.name: column.num_values for column in usable}
+    ids = [column.name for column in usable if may_be_id(table, column)]
     others = sorted((name for name in counts if name not in ids), key=lambda name: (counts[name], name))
     others = [name for name in others if counts[name] > 1]
     if time.is_constant or time.is_generated:
@@ -97,16 +97,16 @@ def _expression(table: FoundTable, time: EventTime, name: str) -> str:
 def is_unique(table: FoundTable, expressions: Sequence[str]) -> bool:
     listed = ", ".join(expressions)
     missing = " OR ".join(f"({each}) IS NULL" for each in expressions)
-    twice = table.value(f"SELECT 1 FROM rows GROUP BY {listed} HAVING count(*) > 1 LIMIT 1")  # noqa: S608 - quoted
-    return twice is None and table.value(f"SELECT 1 FROM rows WHERE {missing} LIMIT 1") is None  # noqa: S608 - quoted
+    query = f"SELECT 1 FROM rows GROUP BY {listed} HAVING count(*) > 1 OR bool_or({missing}) LIMIT 1"  # noqa: S608 - quoted
+    return table.value(query) is None
 
 
-def may_be_id(table: FoundTable, column: FoundColumn, count: int) -> bool:
+def may_be_id(table: FoundTable, column: FoundColumn) -> bool:
     """Return whether a column may number or name its rows: of whole numbers, such that are dense, or called so."""
     # The count is an estimate.
-    if count < 0.8 * table.num_rows or column.type not in KEY_TYPES:
+    if column.num_values < 0.8 * table.num_rows or column.type not in KEY_TYPES:
         return False
     if not column.type.startswith("int") or ID_NAME.search(column.name):
         return True
-    low, high = table.rows(f"SELECT min({quoted(column.name)}), max({quoted(column.name)}) FROM rows")[0]  # noqa: S608 - quoted
+    low, high = table.rows(f"SELECT min({quoted(column.name)}), max({quoted(column.name)}) FROM rows")[0]  # noqa: S608
     return bool(high - low < 2 * table.num_rows)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from training.sql.expressions import quoted
-from training.starter.column_types import FoundColumn
+from training.starter.column_types import FoundColumn, counts_of
 from training.starter.tables import FoundTable, Report
 
 SURE: Final = 0.98
@@ -25,44 +25,40 @@ def suspects(table: FoundTable, label: str, *, names: list[str], is_number: bool
         rows: SQL of the rows that are looked at.
     """
     found: dict[str, str] = {}
-    for number, name in enumerate(names, start=1):
+    counted = ["count(*)", *(f"approx_count_distinct({quoted(name)})" for name in names)]
+    num_rows, *counts = counts_of(table.connection, counted, rows)
+    # Where nearly all rows have one class, no value says more than that.
+    has_classes = not is_number and _purity(table, "0", label, rows) < SURE - 0.03
+    for number, (name, count) in enumerate(zip(names, counts, strict=True), start=1):
         report("leaks", number, len(names))
         column = table.columns[name]
-        if reason := _of_presence(table, column, label, rows, is_number=is_number):
+        if has_classes and (reason := _of_presence(table, column, label, rows)):
             found[name] = reason
         elif column.is_number and (reason := _of_order(table, column, label, rows, is_number=is_number)):
             found[name] = reason
-        elif not is_number and (reason := _of_values(table, column, label, rows)):
+        elif has_classes and count <= max(2, num_rows * MAX_VALUES_SHARE) and (reason := _of_values(table, column, label, rows)):
             found[name] = reason
     return found
 
 
-def _of_presence(table: FoundTable, column: FoundColumn, label: str, rows: str, *, is_number: bool) -> str:
+def _of_presence(table: FoundTable, column: FoundColumn, label: str, rows: str) -> str:
     """A value that is there only for one class: `refund_date` of a refunded order."""
-    if is_number or not 0 < column.num_missing < table.num_rows:
+    if not 0 < column.num_missing < table.num_rows:
         return ""
-    share, naive = _purity(table, f"({quoted(column.name)} IS NULL)", label, rows)
-    return f"whether it is empty gives the label in {share:.1%} of the rows" if share >= SURE and naive < SURE - 0.03 else ""
+    share = _purity(table, f"({quoted(column.name)} IS NULL)", label, rows)
+    return f"whether it is empty gives the label in {share:.1%} of the rows" if share >= SURE else ""
 
 
 def _of_values(table: FoundTable, column: FoundColumn, label: str, rows: str) -> str:
-    query = f"SELECT approx_count_distinct({quoted(column.name)}), count(*) FROM {rows}"  # noqa: S608 - quoted
-    count, num_rows = table.rows(query)[0]
-    if count > max(2, num_rows * MAX_VALUES_SHARE):
-        return ""
-    share, naive = _purity(table, quoted(column.name), label, rows)
-    return f"its value gives the label in {share:.1%} of the rows" if share >= SURE and naive < SURE - 0.03 else ""
+    share = _purity(table, quoted(column.name), label, rows)
+    return f"its value gives the label in {share:.1%} of the rows" if share >= SURE else ""
 
 
-def _purity(table: FoundTable, by: str, label: str, rows: str) -> tuple[float, float]:
-    """Return the share of rows that have the most frequent class of their value, and that of the most frequent class."""
-    query = f"""
-        WITH counts AS (SELECT {by} AS value, {label} AS class, count(*) AS n FROM {rows} WHERE {label} IS NOT NULL GROUP BY 1, 2)
-        SELECT sum(best) / sum(total), (SELECT max(n) FROM (SELECT sum(n) AS n FROM counts GROUP BY class)) / sum(total)
-        FROM (SELECT max(n) AS best, sum(n) AS total FROM counts GROUP BY value)
-    """  # noqa: S608 - quoted
-    share, naive = table.rows(query)[0]
-    return float(share or 0), float(naive or 0)
+def _purity(table: FoundTable, by: str, label: str, rows: str) -> float:
+    """Return the share of rows that have the most frequent class of their value."""
+    counts = f"SELECT {by} AS value, {label} AS class, count(*) AS n FROM {rows} WHERE {label} IS NOT NULL GROUP BY ALL"  # noqa: S608 - quoted
+    query = f"SELECT sum(best) / sum(total) FROM (SELECT max(n) AS best, sum(n) AS total FROM ({counts}) GROUP BY value)"  # noqa: S608
+    return float(str(table.value(query) or 0))
 
 
 def _of_order(table: FoundTable, column: FoundColumn, label: str, rows: str, *, is_number: bool) -> str:

@@ -58,7 +58,7 @@ def markers_of(texts: Texts) -> Sequence[str]:
     """Return those of MARKERS that the column has."""
     marked = f"{texts.sql} IN ({', '.join(map(literal, MARKERS))})"
     query = f"SELECT DISTINCT {texts.sql} AS text FROM raw WHERE {marked} ORDER BY 1"  # noqa: S608 - quoted
-    return [str(text) for (text,) in texts.connection.sql(query).fetchall()]
+    return [str(text) for (text,) in texts.connection.execute(query).fetchall()]
 
 
 def numbers_of(texts: Texts) -> FoundNumbers:
@@ -68,7 +68,7 @@ def numbers_of(texts: Texts) -> FoundNumbers:
     patterns = [form.pattern(is_integer=is_integer) for form in forms for is_integer in (False, True)]
     found = [f"count(*) FILTER (regexp_full_match({texts.sql}, {literal(pattern)}))" for pattern in patterns]
     found.append(f"count(*) FILTER (contains({texts.sql}, ','))")
-    *counts, commas = texts.connection.sql(f"SELECT {', '.join(found)} FROM raw").fetchall()[0]  # noqa: S608 - quoted
+    *counts, commas = texts.connection.execute(f"SELECT {', '.join(found)} FROM raw").fetchall()[0]  # noqa: S608 - quoted
     numbers = dict(zip(forms, zip(counts[::2], counts[1::2], strict=True), strict=True))
     form = max(forms, key=lambda each: numbers[each][0])
     count, integers = numbers[form]
@@ -93,7 +93,7 @@ def numbers_of(texts: Texts) -> FoundNumbers:
 
 def _unit(texts: Texts) -> str:
     query = f"SELECT {texts.sql} AS text FROM raw WHERE regexp_matches({texts.sql}, '[0-9]') LIMIT {SAMPLE_ROWS}"  # noqa: S608 - quoted
-    units = Counter(NO_UNIT.sub("", str(text)) for (text,) in texts.connection.sql(query).fetchall())
+    units = Counter(NO_UNIT.sub("", str(text)) for (text,) in texts.connection.execute(query).fetchall())
     unit = max(units, key=units.__getitem__, default="")
     return unit if unit in CURRENCIES or (len(unit) == 1 and unicodedata.category(unit) == "Sc") else ""
 
@@ -105,11 +105,11 @@ def _strays(texts: Texts, form: NumberForm) -> tuple[list[str], str]:
         SELECT text, min(n) FROM (SELECT {texts.sql} AS text, row_number() OVER () AS n, {known} AS is_known FROM raw)
         WHERE NOT is_known GROUP BY text ORDER BY 2 LIMIT {MAX_STRAYS + 1}
     """  # noqa: S608 - quoted
-    rows = texts.connection.sql(query).fetchall()
+    rows = texts.connection.execute(query).fetchall()
     return [str(text) for text, _row in rows], ", ".join(f"{shown(text)} (row {row:,})" for text, row in rows[:MAX_STRAYS])
 
 
 def _fits(texts: Texts, form: NumberForm) -> bool:
     pattern = literal(form.pattern(is_integer=True))
     large = f"regexp_full_match({texts.sql}, {pattern}) AND TRY_CAST({form.plain(texts.sql)} AS BIGINT) IS NULL"
-    return not texts.connection.sql(f"SELECT 1 FROM raw WHERE {large} LIMIT 1").fetchall()  # noqa: S608 - quoted
+    return not texts.connection.execute(f"SELECT 1 FROM raw WHERE {large} LIMIT 1").fetchall()  # noqa: S608 - quoted

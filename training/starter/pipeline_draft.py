@@ -189,13 +189,13 @@ def _features(
 
 def _feature(table: FoundTable, column: FoundColumn, *, is_key: bool) -> tuple[str, str]:
     """Return a column's transform as YAML has it, or why it is no feature."""
-    count, known = table.num_values(column), table.num_rows - column.num_missing
+    count, known = column.num_values, table.num_rows - column.num_missing
     if count <= 1:
         return "", "all its values are the same"
     if column.type in ("date", "timestamp"):
         return "", "a time: add it (transform: datetime) if it is known when the prediction is made"
     if column.type == "boolean" or column.is_number:
-        if column.type.startswith("int") and may_be_id(table, column, count) and is_unique(table, [quoted(column.name)]):
+        if column.type.startswith("int") and may_be_id(table, column) and is_unique(table, [quoted(column.name)]):
             return "", "each row has its own value: an id"
         return _number_transform(table, column), ""
     if count <= FEW_VALUES:
@@ -248,4 +248,4 @@ def _windows(table: FoundTable, label: GuessedLabel, series: Series) -> dict[str
 
 def _slices(table: FoundTable, features: dict[str, str]) -> list[str]:
     few = [name for name, text in features.items() if text == "{transform: category}"]
-    return [name for name in few if 2 <= table.num_values(table.columns[name]) <= 12][:2]
+    return [name for name in few if 2 <= table.columns[name].num_values <= 12][:2]

@@ -57,9 +57,9 @@ def _entities(table: FoundTable, time: EventTime, excluded: Collection[str]) -> 
         for column in table.columns.values()
         if column.type in KEY_TYPES and not column.num_missing and column.name not in (time.column, *excluded)
     ]
-    counts = {column.name: count for column in usable if 1 < (count := table.num_values(column)) <= limit}
-    yield from ([name] for name in counts)
-    for pair in itertools.combinations(counts, 2):
+    names = [column.name for column in usable if 1 < column.num_values <= limit]
+    yield from ([name] for name in names)
+    for pair in itertools.combinations(names, 2):
         distinct = f"SELECT count(*) FROM (SELECT DISTINCT {', '.join(map(quoted, pair))} FROM rows)"  # noqa: S608 - quoted
         if table.value(distinct) <= limit:
             yield [*pair]

@@ -37,16 +37,15 @@ def strange_times(table: FoundTable, time: EventTime, now: datetime) -> StrangeT
         return StrangeTimes()
     at, until_us = f"epoch_us({time.instant})", microseconds_of(now + CLOCK_ERROR)
     conditions, notes = [], []
-    for day in PLACEHOLDERS:
-        distance = f"abs({at} - {microseconds_of(datetime.fromisoformat(f'{day}T00:00:00+00:00'))})"
-        query = f"SELECT count(*) FILTER ({distance} <= {DAY_US}), count(*) FILTER ({distance} <= {YEAR_US}) FROM rows"  # noqa: S608
-        count, near = table.rows(query)[0]
-        if 1 < count == near < table.num_rows:
-            conditions.append(f"{distance} <= {DAY_US}")
-            notes.append(f"{count:,} rows have a time at {day}, which often stands for a missing one: they are outside of the window")
     late = f"{at} > {until_us}"
-    query = f"SELECT count(*), min({at}), max({at}) FROM rows WHERE {late}"  # noqa: S608 - quoted
-    count, oldest, newest = table.rows(query)[0]
+    wanted = [f"{what} FILTER ({late})" for what in ("count(*)", f"min({at})", f"max({at})")]
+    distances = {day: f"abs({at} - {microseconds_of(datetime.fromisoformat(f'{day}T00:00:00+00:00'))})" for day in PLACEHOLDERS}
+    wanted += [f"count(*) FILTER ({distance} <= {us})" for distance in distances.values() for us in (DAY_US, YEAR_US)]
+    count, oldest, newest, *around = table.rows(f"SELECT {', '.join(wanted)} FROM rows")[0]  # noqa: S608
+    for (day, distance), at_day, near in zip(distances.items(), around[::2], around[1::2], strict=True):
+        if 1 < at_day == near < table.num_rows:
+            conditions.append(f"{distance} <= {DAY_US}")
+            notes.append(f"{at_day:,} rows have a time at {day}, which often stands for a missing one: they are outside of the window")
     span = f"{instant_words(oldest)} to {instant_words(newest)}" if count else ""
     if count:
         conditions.append(late)

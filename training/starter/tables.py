@@ -7,6 +7,7 @@ larger than the memory take time and no memory.
 from __future__ import annotations
 
 import difflib
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ from training.errors import DataError, first_line, shown
 from training.runtime.stage_memory import engine_memory_bytes
 from training.sources.compression import plain_file
 from training.sources.csv_reader import read_header, scan
-from training.sources.jsonl_reader import first_keys
+from training.sources.jsonl_reader import BYTE_ORDER_MARK, first_keys
 from training.sources.size_limits import table_limit_bytes
 from training.spec.reader.yaml import CONTROL
 from training.spec.scalar_types import SourceName
@@ -29,10 +30,11 @@ from training.sql.expressions import SQL_TYPES, hardened, literal, quoted
 from training.starter.column_names import free, identifiers
 from training.starter.column_types import FoundColumn, counts_of, json_column, path_type, text_column, typed
 from training.starter.parquet_files import PlainParquet, plain_parquet
-from training.starter.table_files import TableFiles
+from training.starter.table_files import TableFiles, kind_of
 
 MAX_COLUMNS: Final = 2_000
 MAX_NAME: Final = 500
+NAME: Final[TypeAdapter[str]] = TypeAdapter(SourceName)
 FILE: Final = "nightshift_file"
 """Column with the file of a row, while it is read."""
 
@@ -65,16 +67,12 @@ class FoundTable:
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         """Return the rows of a query."""
-        return self.connection.sql(sql).fetchall()
+        return self.connection.execute(sql).fetchall()
 
     def value(self, sql: str) -> Any:
-        """Return the first value of a query's first row."""
-        rows = self.connection.sql(sql).limit(1).fetchall()
+        """Return the value of a query's one row, None where it has none."""
+        rows = self.rows(sql)
         return rows[0][0] if rows else None
-
-    def num_values(self, column: FoundColumn) -> int:
-        """Return about how many different values a column has."""
-        return int(self.value(f"SELECT approx_count_distinct({quoted(column.name)}) FROM rows"))  # noqa: S608 - quoted
 
     def find(self, name: str) -> FoundColumn | None:
         """Return the column that the file calls so, else the one with this identifier."""
@@ -118,7 +116,14 @@ def opened(files: TableFiles, folder: Path, report: Report, *, label: str, zone:
 
 def _plain(path: Path, folder: Path) -> Path:
     folder.mkdir()
-    return plain_file(path, folder, source=str(path), limit_bytes=table_limit_bytes())
+    plain = plain_file(path, folder, source=str(path), limit_bytes=table_limit_bytes())
+    with plain.open("rb") as stream:
+        if kind_of(path) != "jsonl" or stream.read(len(BYTE_ORDER_MARK)) != BYTE_ORDER_MARK:
+            return plain
+        # DuckDB takes the mark for JSON.
+        with (folder / "unmarked").open("wb") as copy:
+            shutil.copyfileobj(stream, copy)
+        return folder / "unmarked"
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,12 +170,14 @@ class _Opening:
         if not columns:
             message = f"{self.files.root}: no column can be declared: {_listed(left_out)}"
             raise DataError("init.columns", message, hint="change the columns' types or names")
-        num_rows, *missing = counts_of(
-            self.connection, ["count(*)", *(f"count(*) FILTER ({quoted(name)} IS NULL)" for name in of_path)], "rows"
-        )
+        columns |= of_path
+        counted = [f"count(*) FILTER ({quoted(name)} IS NULL)" for name in of_path]
+        counted += [f"approx_count_distinct({quoted(name)})" for name in columns]
+        num_rows, *counts = counts_of(self.connection, ["count(*)", *counted], "rows")
         if not num_rows:
             raise _empty(self.files.root)
-        columns |= {name: replace(of_path[name], num_missing=count) for name, count in zip(of_path, missing, strict=True)}
+        columns |= {name: replace(of_path[name], num_missing=count) for name, count in zip(of_path, counts, strict=False)}
+        columns = {name: replace(columns[name], num_values=n) for name, n in zip(columns, counts[len(of_path) :], strict=True)}
         return FoundTable(
             files=self.files,
             columns=columns,
@@ -293,7 +300,7 @@ def _check_characters(names: Sequence[str], place: Path) -> None:
 def _undeclarable(name: str) -> str:
     """Return why the YAML cannot have a name, or nothing."""
     try:
-        TypeAdapter(SourceName).validate_python(name)
+        NAME.validate_python(name)
     except ValidationError as err:
         return "its name is too long" if len(name) > MAX_NAME else f"its name {err.errors()[0]['msg']}"
     return ""

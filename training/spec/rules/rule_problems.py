@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
@@ -26,7 +27,12 @@ def violations(rules: Iterable[Rule], sections: Mapping[str, object]) -> list[Vi
     """Return what rules find; one that looks at a section that is not there is left out."""
     found: list[Violation] = []
     for rule in rules:
-        names = inspect.signature(rule).parameters.keys()
+        names = _sections_of(rule)
         if sections.keys() >= names:
             found += rule(**{name: sections[name] for name in names})
     return found
+
+
+@functools.cache
+def _sections_of(rule: Rule) -> frozenset[str]:
+    return frozenset(inspect.signature(rule).parameters)

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from training.data.snapshot.meta import SnapshotMeta, rows_per_table
 from training.data.snapshot.parquet_parts import FILE_COLUMN
+from training.errors import counted
 from training.sources.stored_types import nested_remedy, remedy
 from training.spec.scalar_types import duration_text
 from training.spec.schedule.instants import LARGEST_SHIFT
@@ -68,8 +69,8 @@ def check_schema(view: TableView) -> list[CheckResult]:
             check="columns and types as declared",
             table=view.name,
             status="passed",
-            observed=f"{len(types)} columns in {len(parts)} files",
-            allowed=f"{len(types)} columns",
+            observed=f"{counted(len(types), 'column')} in {counted(len(parts), 'file')}",
+            allowed=counted(len(types), "column"),
         )
     ]
 

@@ -117,7 +117,7 @@ def test_a_dry_run_lists_what_holds_the_rows_with_its_consequence_and_writes_not
     assert main(BY_KEY) == 0
     printed = capsys.readouterr().out
     orders = pd.read_csv(Path(store.root_uri.removeprefix("file://")).parent / "orders" / "orders.csv")
-    assert f"{orders['customer'].eq(CUSTOMER).sum()} rows in 1 files" in printed
+    assert f"{orders['customer'].eq(CUSTOMER).sum()} rows in 1 file," in printed
     consequences = {
         "snapshot": "cannot be repeated",
         "dataset": "no training",

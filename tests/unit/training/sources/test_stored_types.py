@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from training.errors import DataError
+from training.errors import DataError, counted
 from training.sources.interface import PartContent
 from training.sources.snapshot_files import part_as_is, read_rows
 from training.sources.stored_types import EncodingCounts, remedy
@@ -76,7 +76,7 @@ def test_values_that_stay_the_same_are_read_as_declared_and_counted(
     found = read(contract, path, counts)
     assert (found.type, found.to_pylist()) == (ARROW_TYPES[keys["type"]], expected)
     (line,) = counts.lines()
-    assert line.endswith(f" read as {keys['type']}: x ({len(expected)} rows in 1 files)")
+    assert line.endswith(f" read as {keys['type']}: x ({counted(len(expected), 'row')} in 1 file)")
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_day_without_rows_as_pandas_writes_it_is_read(tmp_path: Path, write_day:
     counts = EncodingCounts()
     rows = read_rows(contract, PartContent(tmp_path / "a.parquet"), source="a.parquet", limit_bytes=LIMIT, counts=counts)
     assert (rows.num_rows, rows.schema.types) == (0, [ARROW_TYPES[column.type] for column in columns.values()])
-    assert "index of pandas read as no column: __index_level_0__ (0 rows in 1 files)" in counts.lines()
+    assert "index of pandas read as no column: __index_level_0__ (0 rows in 1 file)" in counts.lines()
     pd.DataFrame([]).to_parquet(tmp_path / "b.parquet")
     assert not as_is(contract, tmp_path / "b.parquet", EncodingCounts())
     assert read_rows(contract, PartContent(tmp_path / "b.parquet"), source="b.parquet", limit_bytes=LIMIT).schema == rows.schema

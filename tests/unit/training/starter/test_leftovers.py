@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -23,4 +24,14 @@ def test_folder_of_a_job_is_read_without_its_leftovers(
     assert checked_with_data(result, folder, tmp_path / "to", monkeypatch) == 0
     assert "600 rows" in capsys.readouterr().out
     assert init(folder, "--force", to=tmp_path / "to") == 0
-    assert "1 files of 0 bytes are passed over" in capsys.readouterr().out
+    assert "1 file of 0 bytes is passed over" in capsys.readouterr().out
+
+
+def test_json_lines_with_a_byte_order_mark_are_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "orders.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in ROWS), encoding="utf-8-sig")
+    result = found(file, capsys, to=tmp_path / "to")
+    assert (result["rows"], result["names"]["order_id"]) == (NUM_ROWS, "order_id")
+    assert checked_with_data(result, file, tmp_path / "to", monkeypatch) == 0

@@ -186,8 +186,8 @@ def test_only_a_part_of_another_encoding_is_written_again_and_the_log_counts_it(
     assert (written["id"].to_pylist(), written.schema.types) == ([3, 4], rows.schema.types)
     assert not any("schema" in part for part in manifest.meta["tables"]["daily"]["parts"].values())
     assert [record.message for record in caplog.records if "read as" in record.message] == [
-        "daily: uint8 read as int64: id (2 rows in 1 files)",
-        "daily: timestamp[ns, tz=Asia/Tokyo] read as timestamp: sold (2 rows in 1 files)",
+        "daily: uint8 read as int64: id (2 rows in 1 file)",
+        "daily: timestamp[ns, tz=Asia/Tokyo] read as timestamp: sold (2 rows in 1 file)",
     ]
 
 
