@@ -5,7 +5,8 @@ A missing value is None, NaN, NaT, NA or a null, in a column of any type. Order,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import pandas as pd
@@ -62,17 +63,20 @@ class _Column(NamedTuple):
             raise self.refused(why, row) from None
 
 
-def typed_rows(rows: Any, inputs: Mapping[str, str]) -> pd.DataFrame:
+def typed_rows(rows: Any, inputs: Mapping[str, str], source_names: Mapping[str, str] = MappingProxyType({})) -> pd.DataFrame:
     """Return the columns of `inputs`, [n] rows in their order with their index, as a dataset's frame has them.
 
     Args:
         rows: a pandas frame or an Arrow table; or as JSON has them: a list of records, one record, or columns by name.
         inputs: columns to their types as the YAML declares them (`int64`, `int64, nullable`); a nullable one may be absent.
+        source_names: what the source calls some of these columns; a caller may do so too.
 
     Raises:
         DataError: `schema.missing`, a column, or the names of all; `schema.names`; `schema.type`; `transform.precision`.
     """
-    frame = _frame(rows, inputs)
+    frame = _frame(rows, {*inputs, *source_names.values()})
+    of_source = {source: name for name, source in source_names.items() if name not in frame.columns and source not in inputs}
+    frame = frame.rename(columns=of_source) if of_source.keys() & set(frame.columns) else frame
     alike = {str(column).casefold(): column for column in frame.columns if column not in inputs}
     if other := [name for name in inputs if name not in frame.columns and name.casefold() in alike]:
         message = f"the rows have {shown(alike[other[0].casefold()])}, and no {_listed(other[:1], inputs)}"
@@ -92,15 +96,15 @@ def _missing(frame: pd.DataFrame, inputs: Mapping[str, str]) -> list[str]:
     return absent if len(absent) == len(inputs) else [name for name in absent if not inputs[name].endswith("nullable")]
 
 
-def _frame(rows: Any, inputs: Mapping[str, str]) -> pd.DataFrame:
-    """Return the rows as a frame, whatever holds them."""
+def _frame(rows: Any, names: Collection[str]) -> pd.DataFrame:
+    """Return the rows as a frame, whatever holds them; `names` are those that columns may have."""
     if isinstance(rows, pa.Table):
         frame: pd.DataFrame = rows.to_pandas(types_mapper=pd.ArrowDtype)
         return frame
     if isinstance(rows, Mapping):
         if not any(pd.api.types.is_list_like(value) for value in rows.values()):
             return pd.DataFrame([rows])
-        if all(isinstance(value, Mapping) for value in rows.values()) and not inputs.keys() & rows.keys():
+        if all(isinstance(value, Mapping) for value in rows.values()) and not rows.keys() & set(names):
             return pd.DataFrame(list(rows.values()), index=list(rows))
     return rows if isinstance(rows, pd.DataFrame) else pd.DataFrame(rows)
 

@@ -41,6 +41,8 @@ class ModelFacts(TypedDict):
     """Names in the order of their numbers, where they have names."""
     inputs: NotRequired[Mapping[str, str]]
     """Columns of a raw frame to their types, as the YAML declares them (`int64, nullable`); absent in models of 0.3.0."""
+    source_names: NotRequired[Mapping[str, str]]
+    """Of those that the source calls otherwise, its name."""
     label_center: NotRequired[float]
     """What is added to the scores: the training's labels were differences from it."""
 
@@ -76,7 +78,7 @@ class Predictor:
             DataError: a column is missing or of another type.
         """
         inputs = self.facts.get("inputs")
-        return self.score(rows if inputs is None else typed_rows(rows, inputs))
+        return self.score(rows if inputs is None else typed_rows(rows, inputs, self.facts.get("source_names", {})))
 
     def score(self, raw_frame: pd.DataFrame) -> NDArray[np.float64]:
         """Return `predict` of rows as the frame of a dataset has them, all columns there.

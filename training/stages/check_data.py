@@ -285,6 +285,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
 def _check(options: argparse.Namespace) -> int:
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     spec_check.logger.setLevel(logging.INFO)
+    # Which columns the files have in another encoding.
+    logging.getLogger("training.data.snapshot.builder").setLevel(logging.INFO)
     # It logs each folder that it makes; its level is set again when it is imported.
     logging.getLogger("great_expectations.data_context.types.base").disabled = True
     specs, errors = spec_check.check_files(options.files)

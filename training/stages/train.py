@@ -304,7 +304,7 @@ def model_files(
     family, named = FAMILIES.get(spec.train.model), Classes.of(meta_of(dataset))
     # Labels without names have none.
     classes = {} if named is None else {"classes": list(named.learned)}
-    types = spec.data.declared_types()
+    types, inputs = spec.data.declared_types(), serving_inputs(transforms)
     center = {"label_center": label_center} if label_center else {}
     description = {
         "format_version": FORMAT_VERSION if center else 1,
@@ -314,7 +314,8 @@ def model_files(
         "code_version": code_version,
         "environment": environment(() if family is None else family.libraries),
         "device": device_words(gang.device),
-        "inputs": {name: types[name] for name in serving_inputs(transforms)},
+        "inputs": {name: types[name] for name in inputs},
+        **({"source_names": source_names} if (source_names := spec.data.source_names(inputs)) else {}),
         **({"requirements": list(result.requirements)} if result.requirements else {}),
         **classes,
         **center,

@@ -9,7 +9,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Final
 from zoneinfo import ZoneInfo
 
-from training.errors import DataError, shown
+from training.errors import DataError, counted, shown
 from training.spec.scalar_types import MAX_DURATION
 from training.spec.schedule.partitions import Grain
 from training.starter.command_options import Choices
@@ -22,6 +22,10 @@ from training.starter.yaml_scalars import scalar
 
 SHARE: Final = 0.15
 """Of the rows in validation, and in test."""
+FEW_BY_CLASS: Final = math.ceil(1 / SHARE)
+"""Rows of a class, of which each part of a split by class has one; below them, it may have none."""
+FEW_BY_CHANCE: Final = 30
+"""Below them, a part of a random split has none in more than one case of 130."""
 WHOLE_DAYS_FROM: Final = timedelta(days=20)
 DAY: Final = timedelta(days=1)
 FEW_GROUPS: Final = 20
@@ -85,26 +89,28 @@ def split_of(
     if kind == "time" and time.is_constant:
         raise DataError("init.split", "--split time: all rows have one instant", hint="name the column of the time: --time COLUMN")
     if kind in ("", "time") and not time.is_constant:
-        by_time, test_rows = _by_time(table, time, label, span.start, span.end, is_fixed=kind == "time")
+        by_time, test_rows, note = _by_time(table, time, label, span.start, span.end, is_fixed=kind == "time")
+        notes = [note] if note else []
         names = [name for name in table.columns if name not in (label.column, time.column, *late)]
         known = {}
         if test_rows and not kind and label.task != "regression":
             # As the gate `leakage` would find.
             known = suspects(table, label.sql, names=names, is_number=False, report=report, rows=test_rows)
+        if not known and test_rows:
+            return by_time, notes, test_rows
         if not known:
-            return by_time, [] if test_rows else _group_notes(table, names), test_rows or ALL_ROWS
+            return by_time, [*notes, *_group_notes(table, names), *_rare_class(table, label, kind)], ALL_ROWS
         name, reason = next(iter(known.items()))
         note = f"in the newest rows {name} alone decides ({reason}), so they are no test: rows are divided at random by class"
-        return f"{{by: stratified, validation: {SHARE}, test: {SHARE}}}", [note], ALL_ROWS
+        return _at_random(label), [note, *_rare_class(table, label, kind)], ALL_ROWS
     names = [name for name in table.columns if name not in (label.column, *late)]
     notes = [] if kind else _group_notes(table, names)
-    kind = kind or ("random" if label.task == "regression" else "stratified")
-    return f"{{by: {kind}{column}, validation: {SHARE}, test: {SHARE}}}", notes, ALL_ROWS
+    return _at_random(label, kind, column), [*notes, *_rare_class(table, label, kind)], ALL_ROWS
 
 
 def _group_notes(table: FoundTable, names: Sequence[str]) -> list[str]:
     """Return a note about the column with the most groups of rows, of those that are called an id, where rows are divided at random."""
-    counts = {name: table.num_values(table.columns[name]) for name in names if ID_NAME.search(name)}
+    counts = {name: table.columns[name].num_values for name in names if ID_NAME.search(name)}
     groups = {name: count for name, count in counts.items() if FEW_GROUPS <= count <= table.num_rows / 2}
     if not groups:
         return []
@@ -113,10 +119,29 @@ def _group_notes(table: FoundTable, names: Sequence[str]) -> list[str]:
     return [words + f"--split group --split-column {table.columns[name].source_name}"]
 
 
-def _by_time(table: FoundTable, time: EventTime, label: GuessedLabel, first: datetime, end: datetime, *, is_fixed: bool) -> tuple[str, str]:
-    """Return the split by time with the newest seventh of the rows as test, and SQL of these rows.
+def _at_random(label: GuessedLabel, kind: str = "", column: str = "") -> str:
+    kind = kind or ("random" if label.task == "regression" else "stratified")
+    return f"{{by: {kind}{column}, validation: {SHARE}, test: {SHARE}}}"
 
-    Where there are too few times, it is at random, and there is no SQL.
+
+def _rare_class(table: FoundTable, label: GuessedLabel, kind: str) -> list[str]:
+    """Return a note where a part of a split at random may have rows of one class alone."""
+    if label.task != "binary":
+        return []
+    query = f"SELECT {label.sql}, count(*) FROM rows WHERE {label.sql} IS NOT NULL GROUP BY 1 ORDER BY 2, 1 LIMIT 1"  # noqa: S608 - quoted
+    value, count = table.rows(query)[0]
+    if count >= (FEW_BY_CHANCE if kind in ("random", "group") else FEW_BY_CLASS):
+        return []
+    few = f"{counted(count, 'row')} with {label.column} = {shown(value)} may leave a part of the split without one"
+    return [f"[label.missing_in_split] {few}, which prepare refuses: bring more rows"]
+
+
+def _by_time(
+    table: FoundTable, time: EventTime, label: GuessedLabel, first: datetime, end: datetime, *, is_fixed: bool
+) -> tuple[str, str, str]:
+    """Return the split by time with the newest seventh of the rows as test, SQL of these rows, and a note or nothing.
+
+    Where there are too few times, or a part has rows of one class alone, it is at random, and there is no SQL.
     """
     at = f"epoch_us({time.instant})"
     bounds = f"{at} >= {int(first.timestamp() * 1_000_000)} AND {at} < {int(end.timestamp() * 1_000_000)}"
@@ -131,10 +156,22 @@ def _by_time(table: FoundTable, time: EventTime, label: GuessedLabel, first: dat
     validation = max(1, math.ceil((end - test * unit - validation_at) / unit))
     start = end - (test + validation) * unit
     low, middle = (int(each.timestamp() * 1_000_000) for each in (start, end - test * unit))
-    counts = f"count(*) FILTER ({at} < {low}), count(*) FILTER ({at} >= {low} AND {at} < {middle}), count(*) FILTER ({at} >= {middle})"
-    rows = table.rows(f"SELECT {counts} FROM rows WHERE {used}")[0]  # noqa: S608
+    parts = {"train": f"{at} < {low}", "validation": f"{at} >= {low} AND {at} < {middle}", "test": f"{at} >= {middle}"}
+    wanted = [f"{what} FILTER ({part})" for what in ("count(*)", f"min({label.sql})", f"max({label.sql})") for part in parts.values()]
+    found = table.rows(f"SELECT {', '.join(wanted)} FROM rows WHERE {used}")[0]  # noqa: S608
+    rows = found[:3]
     if min(rows) < max(1, 0.03 * sum(rows)) and not is_fixed:
-        return f"{{by: random, validation: {SHARE}, test: {SHARE}}}", ""
+        return _at_random(label), "", ""
+    # As `prepare` judges the labels.
+    judged = {"binary": parts, "multiclass": ("train",), "regression": ()}[label.task]
+    single = [
+        f"all {name} rows of a split by time have {label.column} = {shown(least)}"
+        for name, least, most in zip(parts, found[3:6], found[6:], strict=True)
+        if name in judged and least == most
+    ]
+    if single and not is_fixed:
+        return _at_random(label), "", f"{single[0]}: rows are divided at random by class"
+    note = f"[label.missing_in_split] {single[0]}, which prepare refuses: leave --split out" if single else ""
     suffix = "d" if unit == DAY else "h"
     newest = f"(SELECT * FROM rows WHERE {used} AND {at} >= {middle})"  # noqa: S608 - quoted
-    return f"{{by: time, validation: {validation}{suffix}, test: {test}{suffix}}}", newest
+    return f"{{by: time, validation: {validation}{suffix}, test: {test}{suffix}}}", newest, note

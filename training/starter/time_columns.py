@@ -200,7 +200,7 @@ def _iso_form(table: FoundTable, name: str) -> str:
 
 
 def _format_of(table: FoundTable, name: str, text: str) -> str:
-    counts = table.connection.execute(
+    counts = table.rows(
         f"SELECT {', '.join(f'count(try_strptime({text}, {literal(each)}))' for each in FORMATS)} FROM rows"  # noqa: S608 - quoted
     )[0]
     found = [each for each, count in zip(FORMATS, counts, strict=True) if count == table.num_rows]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Annotated, Any, Final, Literal
 
@@ -360,6 +361,11 @@ class Data(Section):
         """Return `frame_types`, with `, nullable` after the type of a column that may miss values in the main table."""
         nullable = {name for name, column in self.source.columns.items() if getattr(column, "nullable", False)}
         return {name: f"{kind}, nullable" if name in nullable else kind for name, kind in self.frame_types().items()}
+
+    def source_names(self, names: Iterable[str]) -> dict[str, str]:
+        """Return what the source of the main table calls those of the columns that have another name there."""
+        declared = {name: self.source.columns[name].source_name for name in names if name in self.source.columns}
+        return {name: found for name, found in declared.items() if found is not None}
 
     def table_of(self, window: Window) -> FeatureTable | None:
         """Return the feature table whose rows a window looks at; None: the main table, or one that no window can look at."""

@@ -415,3 +415,24 @@ def test_mlflow_answers_a_refused_request_with_400_and_the_words() -> None:
 def test_model_of_an_earlier_version_takes_rows_as_they_are() -> None:
     earlier = Predictor(MODEL._transforms, cells, {})  # type: ignore[typeddict-item]
     assert np.array_equal(earlier.predict(FRAME), SCORES)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [{"Unit Price": 2.5, "is-new": True, "Name": 3}],
+        [{"price": 2.5, "is_new": True, "name": 3}],
+        {"Unit Price": {"a": 2.5}, "is-new": {"a": True}, "Name": {"a": 3}},
+        pd.DataFrame({"Name": [3], "price": [2.5], "is-new": [True], "Unit Price": [9.0]}),
+    ],
+    ids=["as in the source", "as in the YAML", "by name and index", "both"],
+)
+def test_columns_may_have_their_names_of_the_source(rows: Any) -> None:
+    names = {"price": "Unit Price", "is_new": "is-new", "name": "Name"}
+    found = typed_rows(rows, {"price": "double", "is_new": "boolean", "name": "int64"}, names)
+    assert found.to_dict("list") == {"price": [2.5], "is_new": [True], "name": [3]}
+
+
+def test_a_name_of_the_source_that_another_column_has_is_that_column() -> None:
+    found = typed_rows([{"a": 1, "b": 2}], {"a": "int64", "b": "int64"}, {"a": "b", "b": "a"})
+    assert found.to_dict("list") == {"a": [1], "b": [2]}

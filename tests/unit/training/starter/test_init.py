@@ -275,7 +275,7 @@ def test_rows_of_one_instant_are_divided_at_random(
 ) -> None:
     file = csv_of([{**row, "ordered_at": "2026-02-01"} for row in ROWS], tmp_path / "orders.csv")
     result = found(file, capsys, to=tmp_path / "to")
-    assert result["split"].startswith("{by: random")
+    assert result["split"].startswith("{by: stratified")
     assert "  entities: [order_id]   #" in Path(result["written"]["yaml"]).read_text(encoding="utf-8")
     assert checked_with_data(result, file, tmp_path / "to", monkeypatch) == 0
 

@@ -35,7 +35,7 @@ DECLARED = (
 
 
 def test_types_of_other_tools_are_declared_with_their_keys_and_pass_the_check(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     table = pa.Table.from_pylist([{key: row[key] for key in ("order_id", "country", "outcome")} for row in ROWS])
     for name, column in COLUMNS.items():
@@ -56,6 +56,7 @@ def test_types_of_other_tools_are_declared_with_their_keys_and_pass_the_check(
     assert "SELECT address.zip AS address_zip" in result["not_read"]["address"]
     assert "'18446744073709551615', uint64, cannot be read as int64" in result["not_read"]["large"]
     assert checked_with_data(result, folder, tmp_path / "to", monkeypatch) == 0
+    assert f"rows: uint8 read as int64: items ({NUM_ROWS} rows in 2 files)" in caplog.text
 
 
 def test_fields_of_nested_json_are_listed() -> None:

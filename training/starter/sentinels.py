@@ -1,0 +1,41 @@
+"""Numbers that may stand for a missing value: -999, 9999 and the like, far from all other values of their column."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from training.errors import counted
+from training.sql.expressions import quoted
+from training.starter.column_types import counts_of
+from training.starter.tables import FoundTable
+
+NINES: Final = (999, 9_999, 99_999, 999_999, 9_999_999)
+LEAST: Final = 2
+"""Rows; a value that is there once is no mark."""
+
+
+def sentinels(table: FoundTable, names: Sequence[str]) -> Iterator[str]:
+    """Yield a note for each of the columns whose least or largest value is -999, 9999, …, and farther from the others than they span."""
+    numbers = [name for name in names if name in table.columns and table.columns[name].is_number]
+    if not numbers:
+        return
+    nines = ", ".join(map(str, NINES))
+    wanted = [
+        f"{what}({value}) FILTER (isfinite({value}){others})"
+        for value in (f"CAST({quoted(name)} AS DOUBLE)" for name in numbers)
+        for others in ("", f" AND abs({value}) NOT IN ({nines})")
+        for what in ("min", "max")
+    ]
+    found = table.rows(f"SELECT {', '.join(wanted)} FROM rows")[0]  # noqa: S608 - quoted
+    for number, name in enumerate(numbers):
+        least, most, low, high = found[4 * number : 4 * number + 4]
+        if low is None:
+            continue
+        for mark in sorted({least, most} - {low, high}):
+            (count,) = counts_of(table.connection, [f"count(*) FILTER ({quoted(name)} = {mark:.0f})"], "rows")
+            if min(abs(mark - low), abs(mark - high)) > high - low and count >= LEAST:
+                text = f'missing: ["{mark:.0f}"], nullable: true in its column'
+                if table.files.kind != "csv":
+                    text = f"a column with nullif({name}, {mark:.0f}) in data.source.derive"
+                yield f"{mark:.0f} in {name} ({counted(count, 'row')}) may stand for a missing value and is read as a number; if so, {text}"
