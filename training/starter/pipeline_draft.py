@@ -113,7 +113,7 @@ def drafted(table: FoundTable, time: EventTime, label: GuessedLabel, choices: Ch
             *notes,
             *(_few_times(table, time, found_key, test_rows) if first != last else ()),
             *time.clock.notes,
-            *_notes(table, time, row_number),
+            *_notes(table, time, row_number, choices.zone),
             *spellings(table, [label.column, *features]),
             *sentinels(table, [label.column, *features]),
             *(column.note for column in table.columns.values() if column.note),
@@ -128,14 +128,15 @@ def _range(table: FoundTable, time: EventTime, strange: StrangeTimes) -> tuple[d
     return first, last
 
 
-def _notes(table: FoundTable, time: EventTime, row_number: str) -> list[str]:
+def _notes(table: FoundTable, time: EventTime, row_number: str, zone: str) -> list[str]:
     notes = []
     if time.is_constant:
         likely = ", ".join(times_of(table)[:5])
         notes.append(f"if a column says when a row happened, name it: --time COLUMN{f' ({likely})' if likely else ''}")
     for name in later_times(table, time):
+        kind = "" if table.columns[name].type == "timestamp" else f"type: timestamp, zone: {zone}, "
         words = f"{name} is never before {time.name}: if the label is known only then, set data.label.known_at: {name}"
-        notes.append(f"{words} and declare it with known: after")
+        notes.append(f"{words} and declare it with {kind}known: after")
     if row_number:
         notes.append(f"{row_number} is the number of the row in its file: rows that are added must come last")
     if table.num_rows < 1000:

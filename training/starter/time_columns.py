@@ -235,12 +235,17 @@ def times_of(table: FoundTable) -> list[str]:
 
 
 def later_times(table: FoundTable, time: EventTime) -> list[str]:
-    """Return the columns whose times are never before the event, and sometimes after it; a day and a local time may be a day off."""
+    """Return the columns whose times are never before the event, and sometimes after it; a day and a local time may be a day off.
+
+    Days and local times of Parquet are not named: no declaration reads them as instants that may be missing.
+    """
     found = []
     for column in table.columns.values():
         if time.is_constant or column.name in (time.column, time.clock_column) or column.source_name not in times_of(table):
             continue
         is_instant = column.type == "timestamp"
+        if not is_instant and table.files.kind == "parquet":
+            continue
         at = quoted(column.name) if is_instant else f"CAST({quoted(column.name)} AS TIMESTAMP)"
         after = f"epoch_us({at}) - epoch_us({time.instant})"
         least, most = table.rows(f"SELECT min({after}), max({after}) FROM rows")[0]  # noqa: S608 - quoted

@@ -76,6 +76,24 @@ def test_column_of_later_times_is_named_as_a_candidate_for_known_at(tmp_path: Pa
     ]
 
 
+@pytest.mark.parametrize("form", ["csv", "jsonl"])
+def test_a_day_that_is_named_for_known_at_is_read_as_the_note_says(
+    form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = with_column("returned", lambda number, _row: f"{START + timedelta(hours=2 * number + 72):%Y-%m-%d}" if number % 3 else None)
+    file = csv_of(rows, tmp_path / f"orders.{form}")
+    if form == "jsonl":
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    result = found(file, capsys, to=tmp_path / "to")
+    (note,) = [note for note in result["notes"] if "known_at" in note]
+    yaml = Path(result["written"]["yaml"])
+    text = yaml.read_text(encoding="utf-8").replace("label: {", "label: {known_at: returned, ")
+    assert "returned: {type: date, " in text
+    text = text.replace("returned: {type: date, ", f"returned: {{{note.split('declare it with ')[1]}, ")
+    yaml.write_text(text, encoding="utf-8")
+    assert checked_with_data(result, file, tmp_path / "to", monkeypatch) == 0
+
+
 def test_files_go_where_the_installation_has_its_own_unless_a_folder_is_given(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
