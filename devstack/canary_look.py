@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Final
+from zoneinfo import ZoneInfo
 
 from devstack.airflow_api import AirflowApi
 from devstack.environment import make_private_folder, write_private
@@ -15,19 +17,28 @@ from nightshift.settings import Settings
 from training.contracts import instant_text
 from training.registry.ledger.ledger import Ledger, name_of
 from training.spec import PipelineSpec
+from training.spec.schedule.instants import last_slot
 
 RESULTS: Final = ("canary", "promote")
+PRESENT: Final = timedelta(days=1)
+"""A night that is no older is of the present, also without a schedule."""
 
 
 def note_night(settings: Settings, spec: PipelineSpec, night: Night) -> None:
-    """Note the instant of a night before it starts; a night as of the present is none.
+    """Note the instant of a night before it starts. With one that has come to the present, time is the clock's: the notes are deleted.
 
     Raises:
         NightshiftError: `home.write`.
     """
     if spec.promote.canary is None or night.as_of is None:
         return
-    path = night_path(settings.home, spec.name, night.run_id)
+    path, now = night_path(settings.home, spec.name, night.run_id), datetime.now(UTC)
+    is_newest = spec.schedule is not None and last_slot(spec.schedule, ZoneInfo(spec.timezone), now) <= night.as_of
+    if is_newest or now - night.as_of < PRESENT:
+        # No later night would look at a canary: the next slots are the clock's.
+        for note in path.parent.glob("night-*"):
+            note.unlink()
+        return
     make_private_folder(path.parent)
     write_private(path, instant_text(night.as_of))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 import pytest
@@ -168,3 +168,23 @@ def test_time_is_simulated_only_where_a_noted_night_made_the_canary(settings: Se
         note_night(settings, spec, night(day))
     assert found.simulated_at(settings.home) == night(5).as_of
     assert found._replace(run_id="scheduled__2026-02-02").simulated_at(settings.home) is None
+
+
+@pytest.mark.parametrize(("schedule", "age"), [("0 2 * * *", 20), (None, 20), ("0 2 1 1 *", 24 * 30)])
+def test_time_is_the_clocks_once_the_nights_have_come_to_the_present(
+    schedule: str | None, age: int, settings: Settings, spec: PipelineSpec, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Clock(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> Clock:
+            return cls(2026, 1, 31, 2, tzinfo=tz)
+
+    make_canary(ledger)
+    found = open_canary(ledger, MODEL)
+    assert found is not None
+    note_night(settings, spec, night(2))
+    assert found.simulated_at(settings.home) == night(2).as_of
+    monkeypatch.setattr(canary_look, "datetime", Clock)
+    newest = Night("night-newest", Clock.now(UTC) - timedelta(hours=age))
+    note_night(settings, spec.model_copy(update={"schedule": schedule}), newest)
+    assert found.simulated_at(settings.home) is None, "no simulated night comes, so the schedule's next slot looks"

@@ -168,7 +168,7 @@ class RemoteWork:
             if waited + timedelta(seconds=relaunch.pause_seconds) > self._cluster.schedule_timeout:
                 reason = f"[pod.unschedulable] {ended.words}; no place for all members within schedule_timeout"
                 raise StageEndedError(AttemptEnd(action=Action.FAIL, reason=reason, code="pod.unschedulable"))
-        # Each deferral of a task begins the triggerer's part of its log anew.
+        # Each deferral of a task replaces the triggerer's part of its log.
         for line in log:
             self._task.say(line)
         self._task.warn(f"{relaunch.words}; {resumption(self._work_folder)}")
