@@ -7,13 +7,21 @@ from typing import Any
 import pytest
 
 from tests.integration.given_weights import check_given_weights_are_judged_as_trained_ones
-from tests.integration.installation import ENDED
+from tests.integration.installation import ENDED, FLIGHTS
 from tests.kubernetes.cluster_installation import ClusterInstallation
 from training.stage_table import ALL_STAGES, CANARY, REPAIR
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.slow, pytest.mark.timeout(2400)]
 
 NIGHT = {"as_of": "2026-02-01T02:00:00+00:00", "train": {"epochs": 1}}
+BY_SKLEARN = """
+train:
+  model: sklearn
+  seed: 17
+  refit: validation
+  settings: {estimator: sklearn.ensemble.HistGradientBoostingClassifier, max_iter: 50, learning_rate: 0.05}
+
+"""
 
 
 @pytest.mark.parametrize(
@@ -38,6 +46,13 @@ def test_a_refitted_ranker_is_the_model_that_is_promoted(on_cluster: ClusterInst
     changes = {"  precision: auto": "  refit: validation\n  precision: auto"}
     name = on_cluster.copy_with_placement("search_ranking", "ranking_refitted", {"nodes": 1, "processes_per_node": 2}, **changes)
     check_refitted_model_is_promoted(on_cluster, name, NIGHT)
+
+
+def test_an_estimator_of_scikit_learn_that_is_refitted_is_the_model_that_is_promoted(on_cluster: ClusterInstallation) -> None:
+    if not FLIGHTS.is_dir():
+        pytest.skip(f"no flights in {FLIGHTS}")
+    name = on_cluster.copy("flight_delay", "delay_by_sklearn", r"(?s)\ntrain:\n.*?\n\n", BY_SKLEARN)
+    check_refitted_model_is_promoted(on_cluster, name, {"as_of": "2013-05-01T06:00:00+00:00"})
 
 
 def check_refitted_model_is_promoted(on_cluster: ClusterInstallation, name: str, night: dict[str, Any]) -> None:
