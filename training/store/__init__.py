@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from datetime import timedelta
 
 from training.contracts import JsonValue, StageRequest, canonical_json
 from training.installation import STORE, home_folder
@@ -20,13 +21,14 @@ __all__ = ["Bucket", "Chain", "Manifest", "Store", "WorkFolder"]
 class Store:
     """Everything durable, below one root URI."""
 
-    def __init__(self, root_uri: str, *, keeps_manifests: bool = False) -> None:
+    def __init__(self, root_uri: str, *, keeps_manifests: bool = False, retry_timeout: timedelta | None = None) -> None:
         """Open a store.
 
         Args:
             keeps_manifests: for a process that does one piece of work, and reads the manifests of its inputs in several places.
+            retry_timeout: see `Bucket`.
         """
-        self.bucket = Bucket(root_uri)
+        self.bucket = Bucket(root_uri, retry_timeout=retry_timeout)
         self.root_uri = self.bucket.root_uri
         self.objects = Objects(self.bucket)
         self.manifests = Manifests(self.bucket, self.objects, keeps_read=keeps_manifests)

@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 import obstore
@@ -56,8 +56,11 @@ OnPage = Callable[[list[Listed]], object]
 class Bucket:
     """A folder or an S3 bucket prefix: get, put, conditional create, list. Every fault becomes one of our errors."""
 
-    def __init__(self, root_uri: str) -> None:
+    def __init__(self, root_uri: str, *, retry_timeout: timedelta | None = None) -> None:
         """Open `root_uri` (`file:///…`, an absolute path, or `s3://bucket/prefix`); a folder is made on first use.
+
+        Args:
+            retry_timeout: after which a storage that does not answer is unavailable; None: minutes, as a stage needs it.
 
         Raises:
             SpecError: `store.location`; `storage.account`, `settings.identity`.
@@ -73,7 +76,8 @@ class Bucket:
             self._store = LocalStore(path, mkdir=True)
             self._files = LocalFiles(path)
         else:
-            self._store = open_bucket(self.root_uri)
+            limit: Any = {} if retry_timeout is None else {"retry_timeout": retry_timeout}
+            self._store = open_bucket(self.root_uri, **limit)
 
     def _make_folder(self, path: Path) -> None:
         """Make the folder of a local store.

@@ -127,11 +127,14 @@ def run(name: str, run_id: str) -> Run:
         found = dag_run(session, name, run_id, (PIPELINE_TAG, HELPER_TAG))
         tasks = list(session.scalars(select(TaskInstance).where(TaskInstance.dag_id == name, TaskInstance.run_id == run_id)))
         values = _returned(session, name, run_id)
-        progress = study_progress(name, run_id, [task.state for task in tasks if task.task_id == TRIALS])
         order = {task_id: place for place, task_id in enumerate(_chain())}
-        stages = [_stage(session, task, values.get(task.task_id), progress) for task in tasks]
+        stages = [_stage(session, task, values.get(task.task_id)) for task in tasks]
         stages.sort(key=lambda stage: (order.get(stage.name, 99), stage.name))
-        return _run(found, values.get(RESOLVE), stages)
+        shown_run = _run(found, values.get(RESOLVE), stages)
+    # After the session: a store that does not answer must not keep a connection of Airflow's database.
+    progress = study_progress(name, run_id, [stage.state for stage in stages if stage.name == TRIALS])
+    counted = [stage.model_copy(update={"progress": progress}) if stage.name == TRIALS else stage for stage in stages]
+    return shown_run.model_copy(update={"stages": counted})
 
 
 def dag_run(session: Session, name: str, run_id: str, tags: tuple[str, ...] = (PIPELINE_TAG,)) -> DagRun:
@@ -359,13 +362,13 @@ def _checkpoint(parameters: JsonObject) -> str | None:
     return digest if isinstance(digest, str) else None
 
 
-def _stage(session: Session, task: TaskInstance, value: Any, progress: str | None) -> StageRun:
+def _stage(session: Session, task: TaskInstance, value: Any) -> StageRun:
     result = _result(task.task_id, value)
     return StageRun(
         name=task.task_id,
         state=task.state,
         waits_for=awaited_by(session, task),
-        progress=progress if task.task_id == TRIALS else None,
+        progress=None,
         try_number=task.try_number,
         started_at=task.start_date,
         ended_at=task.end_date,

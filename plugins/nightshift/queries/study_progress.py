@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from datetime import timedelta
 from typing import Final
 
 from nightshift.run_refs import settled_ref, study_ref
@@ -19,24 +20,30 @@ logger = logging.getLogger(__name__)
 
 TRIALS: Final = "trials"
 """The task of the workers: see `operators.study`."""
+PATIENCE: Final = timedelta(seconds=5)
+"""With a store that does not answer: a client waits for the run."""
 
 
 def study_progress(dag_id: str, run_id: str, states: Iterable[str | None]) -> str | None:
-    """Return how many trials are finished while one of the workers, whose states in Airflow are given, works; else None."""
+    """Return how many trials are finished while one of the workers, whose states in Airflow are given, works; else None.
+
+    None also where the store does not answer: a run is shown without it.
+    """
     if not {"running", "deferred"} & set(states):
         return None
-    return trials_done(Store(Settings.from_environment().store_uri), dag_id.removesuffix(TUNE_SUFFIX), dag_id, run_id)
-
-
-def trials_done(store: Store, pipeline: str, dag_id: str, run_id: str) -> str | None:
-    """Return `3 of 8 trials`; None while the study is not planned, or where the store does not answer: a run is shown without it."""
     try:
-        settled, planned = settled_ref(store, dag_id, run_id).read(), study_ref(store, dag_id, run_id).read()
-        spec = None if settled is None else PipelineSpec.thaw(store.get_json(str(settled.value["spec_uri"])))
-        if planned is None or spec is None or spec.tune is None:
-            return None
-        total, done = num_trials(spec.tune), StudyStore(store, pipeline, planned.value["study"]).slots()
+        store = Store(Settings.from_environment().store_uri, retry_timeout=PATIENCE)
+        return trials_done(store, dag_id.removesuffix(TUNE_SUFFIX), dag_id, run_id)
     except NightshiftError as err:
         logger.warning("the trials of %s:%s are not counted: %s", dag_id, run_id, err)
         return None
+
+
+def trials_done(store: Store, pipeline: str, dag_id: str, run_id: str) -> str | None:
+    """Return `3 of 8 trials`; None while the study is not planned."""
+    settled, planned = settled_ref(store, dag_id, run_id).read(), study_ref(store, dag_id, run_id).read()
+    spec = None if settled is None else PipelineSpec.thaw(store.get_json(str(settled.value["spec_uri"])))
+    if planned is None or spec is None or spec.tune is None:
+        return None
+    total, done = num_trials(spec.tune), StudyStore(store, pipeline, planned.value["study"]).slots()
     return f"{sum(slot < total for slot in done)} of {total} trials"

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
 from urllib.parse import quote
 
 import pytest
 from airflow.models import DagModel  # noqa: TID251 - marked as stale
 from airflow.utils.session import create_session
 from sqlalchemy import update
+from sqlalchemy.orm import Session
 
 from nightshift.queries import runs
+from nightshift.queries import study_progress as of_studies
 from nightshift.queries.study_progress import study_progress, trials_done
 from nightshift.run_refs import settled_ref
 from nightshift.settings import Settings
 from nightshift.wiring.pipeline import build_dag
 from tests.unit.plugins.airflow_dags import STUDY as STUDY_SECTION
 from tests.unit.plugins.seeded_installation import STUDY_DIGEST, STUDY_RUN, Seeded
+from training.errors import UnavailableError
 from training.runtime.provenance import CHECKOUT
 from training.spec.reader.loader import parse_spec
 from training.store import Store
@@ -42,6 +48,33 @@ def test_finished_trials_of_a_study_are_counted_while_its_workers_run() -> None:
     assert trials_done(store, "search_ranking", "search_ranking.tune", "not_planned") is None
     assert study_progress("search_ranking.tune", STUDY_RUN, ["success", "running"]) == "2 of 3 trials"
     assert study_progress("search_ranking.tune", STUDY_RUN, ["success", None]) is None
+
+
+def test_a_run_is_shown_without_its_trials_and_holds_no_session_where_the_store_does_not_answer(
+    seeded: Seeded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sessions: list[Session] = []
+    waits: list[timedelta] = []
+    opened = runs.airflow_session
+
+    @contextmanager
+    def noted() -> Iterator[Session]:
+        with opened() as session:
+            sessions.append(session)
+            yield session
+            sessions.pop()
+
+    def silent(_uri: str, *, retry_timeout: timedelta) -> Store:
+        assert sessions == []
+        waits.append(retry_timeout)
+        raise UnavailableError("storage.unavailable", "no answer")
+
+    monkeypatch.setattr(of_studies, "Store", silent)
+    monkeypatch.setattr(runs, "airflow_session", noted)
+    monkeypatch.setattr(runs, "study_progress", lambda dag_id, run_id, _states: study_progress(dag_id, run_id, ["running"]))
+    found = seeded.get(f"/runs/{quote(f'search_ranking.tune:{STUDY_RUN}', safe='')}").json()
+    assert [stage["progress"] for stage in found["stages"] if stage["name"] == of_studies.TRIALS] == [None]
+    assert waits == [of_studies.PATIENCE]
 
 
 @pytest.mark.parametrize(
