@@ -128,7 +128,7 @@ def wait_for_others(task: StageTask) -> tuple[int, StageResult | None]:
     known = 0
     while True:
         holder, takeover_epoch = watch.poll()
-        # There is no result before the first record of the work's chain, and with a holder none that was there at the last look.
+        # A result is made after a record of the work's chain: while none is new, there is none to look for.
         if watch.known != known:
             known = watch.known
             found = task.work.folder.result()

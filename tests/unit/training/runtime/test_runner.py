@@ -93,7 +93,10 @@ def test_finished_work_leaves_a_result_a_log_and_a_free_lease(store: Store, work
     assert work_folder.error("a1") is None
 
 
-def test_a_short_stage_leaves_five_files(store: Store, work_folder: WorkFolder) -> None:
+def test_a_stage_that_ends_before_its_first_heartbeat_leaves_five_files(
+    store: Store, work_folder: WorkFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("training.runtime.runner.HEARTBEAT_SECONDS", 3600.0)
     run(make(), ask(store, "a1"), stop=StopFlag())
     folder = Path(work_folder.uri.removeprefix("file://"))
     names = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
