@@ -327,12 +327,13 @@ def resident_bytes(pid: int) -> int:
 def stamps_of_code() -> Stamps:
     """Return path to modification time in ns and size of the files of this package, and of the folders into which libraries are installed.
 
-    What may be edited while the template runs; an installation of a library changes its folder.
+    What may be edited while the template runs; an installation of a library changes its folder. In a folder of PYTHONPATH, which a user's
+    own files may change at any time, that is the folder with what the distribution says of itself.
     """
     package = Path(__file__).resolve().parent.parent
     folders = {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")}
-    # Distributions may be installed there, too.
-    folders |= {Path(folder) for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder} - {package.parent}
+    for folder in filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)):
+        folders |= {found for kind in ("dist", "egg") for found in Path(folder).glob(f"*.{kind}-info")}
     found = {}
     # A folder may go while it is read: no reason to end, and all forks with it.
     sources = (Path(folder, name) for folder, _, names in os.walk(package) for name in names if name.endswith(".py"))

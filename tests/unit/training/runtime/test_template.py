@@ -1,6 +1,7 @@
 """What the template has looked up for all of its forks, and when it is replaced."""
 
 import importlib.metadata
+import os
 from pathlib import Path
 from typing import NoReturn
 
@@ -27,3 +28,10 @@ def test_a_distribution_installed_into_a_folder_of_the_path_replaces_the_templat
     before = stamps_of_code()
     (tmp_path / "shop-1.dist-info").mkdir()
     assert stamps_of_code() != before
+
+
+def test_a_file_of_a_user_in_a_folder_of_the_path_leaves_the_template_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(tmp_path / "absent")]))
+    before = stamps_of_code()
+    (tmp_path / "written_by_a_stage.py").touch()
+    assert stamps_of_code() == before
