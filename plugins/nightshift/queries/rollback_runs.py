@@ -13,7 +13,7 @@ from airflow.utils.types import DagRunTriggeredByType
 from sqlalchemy import CursorResult, select, update
 from sqlalchemy.exc import IntegrityError
 
-from nightshift.queries.runs import airflow_session, has_run, run_fields
+from nightshift.queries.runs import airflow_session, run_fields
 from nightshift.queries.schemas import RunState
 from nightshift.settings import Settings
 from training.errors import DeniedError
@@ -36,7 +36,7 @@ def start_rollback(run_id: str, order: RollbackOrder) -> RunState:
         UnavailableError: `airflow.database`, `database.unavailable`.
     """
     by = order.ordered_by
-    if not has_run(ROLLBACK, run_id) or _is_over(run_id):
+    if not _has_run(run_id) or _is_over(run_id):
         # Not over the words of an order that is being carried out, or was.
         place(order, Settings.from_environment().database_url)
     conf = {"order": order.order_id}
@@ -46,7 +46,7 @@ def start_rollback(run_id: str, order: RollbackOrder) -> RunState:
         # The same order came before.
         _queue_again(run_id, by=by)
     except IntegrityError:
-        if not has_run(ROLLBACK, run_id):
+        if not _has_run(run_id):
             raise
         # The same order came at the same moment: its run waits already.
     except DagNotFound as err:
@@ -56,6 +56,11 @@ def start_rollback(run_id: str, order: RollbackOrder) -> RunState:
         found = session.scalar(select(DagRun).where(DagRun.dag_id == ROLLBACK, DagRun.run_id == run_id))
         state: RunState = "queued" if found is None else run_fields(found)["state"]
         return state
+
+
+def _has_run(run_id: str) -> bool:
+    with airflow_session() as session:
+        return session.scalar(select(DagRun.id).where(DagRun.dag_id == ROLLBACK, DagRun.run_id == run_id)) is not None
 
 
 def _is_over(run_id: str) -> bool:

@@ -231,12 +231,6 @@ def _params_schema(dag_id: str) -> dict[str, JsonObject]:
         return {} if dag is None else {name: dag.params.get_param(name).schema for name in dag.params}
 
 
-def has_run(dag_id: str, run_id: str) -> bool:
-    """Return whether a DAG has a run of this id."""
-    with airflow_session() as session:
-        return session.scalar(select(DagRun.id).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id)) is not None
-
-
 def is_ordered(dag_id: str, run_id: str, given: JsonObject) -> bool:
     """Return whether a DAG has the run that an order with an `Idempotency-Key` starts.
 
