@@ -196,11 +196,10 @@ def _check_quotes(chunk: bytes, line: int, *, odd: bool, source: str) -> bool:
 
 def _explained(message: str, path: Path, header: list[str], types: Mapping[str, pa.DataType], *, source: str) -> DataError:
     if found := RAGGED.search(message):
-        what = f"{found['found']} cells in a row of {found['expected']} columns"
         number, cells, expected = (int(found[key]) for key in ("row", "found", "expected"))
         line = _line_of(path, number)
         is_empty = _line_at(path, line).rstrip(b"\r\n").endswith(b"," * max(cells - expected, 1))
-        return _malformed(source, line, what, DELETE_COLUMNS if is_empty and cells > expected else "quote cells that hold a comma")
+        return unequal_row(source, line, cells, expected, is_empty=is_empty)
     if found := CONVERSION.search(message):
         name = header[int(found["column"])]
         value = INVALID_VALUE.search(found["reason"])
@@ -214,6 +213,14 @@ def _explained(message: str, path: Path, header: list[str], types: Mapping[str, 
         hint = "shorten its values, or write JSON lines or Parquet"
         return _malformed(source, _long_line(path), f"longer than {BLOCK_BYTES:,} bytes", hint)
     return DataError("format.csv", f"{source}: {message.splitlines()[0]}", hint="write the file again")
+
+
+def unequal_row(source: str, line: int, cells: int, expected: int, *, is_empty: bool = False) -> DataError:
+    """Return the error of a row with another number of cells than columns; `is_empty`: cells behind the last column are empty."""
+    hint = DELETE_COLUMNS if is_empty else "quote cells that hold a comma"
+    if cells < expected:
+        hint = "complete the row; at the end of a file it is cut off: write the file again"
+    return _malformed(source, line, f"{cells} cells in a row of {expected} columns", hint)
 
 
 def _long_line(path: Path) -> int:

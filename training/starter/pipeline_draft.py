@@ -18,7 +18,7 @@ from training.starter.command_options import Choices
 from training.starter.keys import is_unique, key_of, may_be_id
 from training.starter.label_task import GuessedLabel
 from training.starter.leakage import suspects
-from training.starter.sentinels import sentinels
+from training.starter.sentinels import far_label, sentinels
 from training.starter.series import Series, series_of
 from training.starter.spellings import spellings
 from training.starter.splits import DAY, span_of, split_of
@@ -116,6 +116,8 @@ def drafted(table: FoundTable, time: EventTime, label: GuessedLabel, choices: Ch
             *_notes(table, time, row_number, choices.zone),
             *spellings(table, [label.column, *features]),
             *sentinels(table, [label.column, *features]),
+            *far_label(table, label),
+            *_measured(time, features, [*found_key, *windows] if windows else list(features)),
             *(column.note for column in table.columns.values() if column.note),
             *([NO_STEP] if is_number and series is None and is_unique(table, [time.instant]) else []),
         ],
@@ -126,6 +128,15 @@ def _range(table: FoundTable, time: EventTime, strange: StrangeTimes) -> tuple[d
     query = f"SELECT epoch_us(min({time.instant})), epoch_us(max({time.instant})) FROM rows WHERE NOT ({strange.sql})"  # noqa: S608 - quoted
     first, last = (EPOCH + timedelta(microseconds=value) for value in table.rows(query)[0])
     return first, last
+
+
+def _measured(time: EventTime, features: dict[str, str], known_before: Sequence[str]) -> list[str]:
+    """Return a note on the features of a series that may be measured when its label is."""
+    names = [name for name in features if name not in (*known_before, time.name, time.column)]
+    if not names:
+        return []
+    listed = ", ".join(names[:5]) + (" …" if len(names) > 5 else "")
+    return [f"{listed} must be known before the label of their row: declare what is measured with it known: after, and use its lags"]
 
 
 def _notes(table: FoundTable, time: EventTime, row_number: str, zone: str) -> list[str]:

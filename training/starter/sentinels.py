@@ -1,4 +1,4 @@
-"""Numbers that may stand for a missing value: -999, 9999 and the like, far from all other values of their column."""
+"""Numbers far from all others of their column: -999, 9999 and the like may stand for a missing value, a label may be a mistake."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from typing import Final
 from training.errors import counted
 from training.sql.expressions import quoted
 from training.starter.column_types import counts_of
+from training.starter.label_task import GuessedLabel
 from training.starter.tables import FoundTable
 
 NINES: Final = (999, 9_999, 99_999, 999_999, 9_999_999)
 LEAST: Final = 2
 """Rows; a value that is there once is no mark."""
+FAR: Final = 10
+"""Times the distance from the median that 999 of 1,000 values keep."""
 
 
 def sentinels(table: FoundTable, names: Sequence[str]) -> Iterator[str]:
@@ -39,3 +42,21 @@ def sentinels(table: FoundTable, names: Sequence[str]) -> Iterator[str]:
                 if table.files.kind != "csv":
                     text = f"a column with nullif({name}, {mark:.0f}) in data.source.derive"
                 yield f"{mark:.0f} in {name} ({counted(count, 'row')}) may stand for a missing value and is read as a number; if so, {text}"
+
+
+def far_label(table: FoundTable, label: GuessedLabel) -> Iterator[str]:
+    """Yield a note if a number to be predicted is so far from the others that its row alone can decide the errors."""
+    if label.task != "regression":
+        return
+    query = f"""
+        WITH labels AS (SELECT CAST({label.sql} AS DOUBLE) AS value FROM rows WHERE isfinite(CAST({label.sql} AS DOUBLE))),
+        distances AS (SELECT value, abs(value - (SELECT median(value) FROM labels)) AS distance FROM labels)
+        SELECT arg_max(value, distance), max(distance), quantile_disc(distance, 0.999) FROM distances
+    """  # noqa: S608 - quoted
+    value, farthest, usual = table.rows(query)[0]
+    if usual and farthest > FAR * usual:
+        rule = f'data.source.where: {{sql: "{label.column} <> {value!r}", because: …}}'
+        yield (
+            f"{value:,.10g} in {label.column} is {farthest / usual:,.0f} times as far from the median as 999 of 1,000 values: one such row "
+            f"can decide rmse, and what trees learn; if it is a mistake, leave it out ({rule})"
+        )

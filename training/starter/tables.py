@@ -7,6 +7,7 @@ larger than the memory take time and no memory.
 from __future__ import annotations
 
 import difflib
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ from pydantic import TypeAdapter, ValidationError
 from training.errors import DataError, first_line, shown
 from training.runtime.stage_memory import engine_memory_bytes
 from training.sources.compression import plain_file
-from training.sources.csv_reader import read_header, scan
+from training.sources.csv_reader import read_header, scan, unequal_row
 from training.sources.jsonl_reader import BYTE_ORDER_MARK, first_keys
 from training.sources.size_limits import table_limit_bytes
 from training.spec.reader.yaml import CONTROL
@@ -35,6 +36,11 @@ from training.starter.table_files import TableFiles, kind_of
 MAX_COLUMNS: Final = 2_000
 MAX_NAME: Final = 500
 NAME: Final[TypeAdapter[str]] = TypeAdapter(SourceName)
+UNEQUAL_ROW: Final = re.compile(
+    r"CSV Error on Line: (?P<line>\d+)\n"
+    r".*^Expected Number of Columns: (?P<expected>\d+) Found: (?P<cells>\d+)$.*^ +file = (?P<file>[^\n]+)$",
+    re.DOTALL | re.MULTILINE,
+)
 FILE: Final = "nightshift_file"
 """Column with the file of a row, while it is read."""
 
@@ -110,6 +116,9 @@ def opened(files: TableFiles, folder: Path, report: Report, *, label: str, zone:
         try:
             yield _Opening(files, plain, parquet, connection, folder, report, label).found(zone)
         except (duckdb.InvalidInputException, duckdb.ConversionException, duckdb.IOException) as err:
+            if (row := UNEQUAL_ROW.search(str(err))) is not None:
+                line, cells, expected = (int(row[key]) for key in ("line", "cells", "expected"))
+                raise unequal_row(str(plain.get(Path(row["file"]), files.root)), line, cells, expected) from err
             message = f"{files.root} cannot be read: {first_line(err)}"
             raise DataError("data.format", message, hint="repair the file, or write it again") from err
 

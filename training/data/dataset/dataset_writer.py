@@ -106,8 +106,10 @@ def write_dataset(
 def _check_numbers(matrix: Matrix) -> None:
     missing = np.isnan(matrix.floats)
     if missing.any():
-        place = int(np.argmax(missing.any(axis=0)))
-        name = matrix.layout[place].name
-        message = f"feature {shown(name)}: {int(missing[:, place].sum())} of {len(missing)} rows that were looked at lack a number"
+        counts = {matrix.layout[place].name: int(num) for place, num in enumerate(missing.sum(axis=0)) if num}
+        (name, num), *others = counts.items()
+        message = f"feature {shown(name)}: {num} of {len(missing)} rows that were looked at lack a number"
+        message += "".join(f"; feature {shown(name)}: {num}" for name, num in others)
         hint = f"the model family takes none that is missing: set prepare.features.{name}.fill: mean, or the transform bucket"
+        hint += ", and the same for the others" if others else ""
         raise DataError("feature.missing", message, hint=hint)

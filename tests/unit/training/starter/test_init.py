@@ -439,7 +439,7 @@ def test_nothing_is_written_where_one_file_cannot_be(tmp_path: Path, capsys: pyt
         (b"ordered_at,outcome,x\n2026-01-01,a,1\n2026-01-02,b,2\n", ("--timezone", "Mars/Base"), "init.name"),
         (b"ordered_at,outcome,x\n2026-01-01,a,1\n2026-01-02,b,2\n", ("--name", "../up"), "init.name"),
         (b"ordered_at,outcome,x\n2026-01-01,a,1\n2026-01-02,b,2\n", ("--positive", "c"), "init.label"),
-        (b"ordered_at,outcome,x\n2026-01-01,a,1,9\n2026-01-02,b,2\n", (), "data.format"),
+        (b"ordered_at,outcome,x\n2026-01-01,a,1,9\n2026-01-02,b,2\n", (), "format.csv"),
         ((",".join(["ordered_at", "outcome", *(f"c{n}" for n in range(3000))]) + "\n1" + ",1" * 3001 + "\n").encode(), (), "init.columns"),
     ],
 )
@@ -451,6 +451,16 @@ def test_input_that_makes_no_pipeline_is_refused_and_nothing_is_written(
     assert init(file, *options, to=tmp_path / "to") == ExitCode.BAD_DATA
     assert f"[{code}]" in capsys.readouterr().err
     assert not [path for path in (tmp_path / "to").rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize(("row", "words"), [("b,2", "2 cells in a row of 3 columns (complete"), ("b,2,3,4", "4 cells in a row of 3")])
+def test_row_of_another_number_of_cells_is_named_with_its_line(
+    row: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "orders.csv"
+    file.write_text(f"ordered_at,outcome,x\n2026-01-01,a,1\n{row}\n2026-01-02,b,2\n")
+    assert init(file, to=tmp_path / "to") == ExitCode.BAD_DATA
+    assert f"[format.csv] {file}, line 3: {words}" in capsys.readouterr().err
 
 
 def test_column_that_is_not_there_is_answered_with_the_one_that_was_meant(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

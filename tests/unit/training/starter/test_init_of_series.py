@@ -116,3 +116,16 @@ def test_orders_at_distinct_seconds_are_no_series_and_the_output_names_the_remed
     assert "windows:" not in written(result)
     assert any("no regular step" in note and "data.windows" in note for note in result["notes"])
     assert checked_with_data(result, file, tmp_path / "to", monkeypatch) == 0
+
+
+def test_label_far_from_all_others_and_values_measured_with_it_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{**row, "humidity": number % 37} for number, row in enumerate(demand(count=1200))]
+    named = "humidity must be known before the label of their row"
+    notes = found(csv_of(rows, tmp_path / "demand.csv"), capsys, to=tmp_path / "to")["notes"]
+    assert [note for note in notes if note.startswith(named)]
+    assert not [note for note in notes if "far from the median" in note]
+    rows[700]["outcome"] = 5000.5
+    notes = found(csv_of(rows, tmp_path / "wrong.csv"), capsys, to=tmp_path / "to")["notes"]
+    (note,) = (note for note in notes if "far from the median" in note)
+    assert note.startswith("5,000.5 in outcome is 1")
+    assert 'data.source.where: {sql: "outcome <> 5000.5", because: …}' in note

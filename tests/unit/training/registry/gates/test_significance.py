@@ -8,7 +8,7 @@ import pytest
 
 from training.evaluation.record import EvaluationRecord
 from training.registry.gates.interface import Case
-from training.registry.gates.significance import significance
+from training.registry.gates.significance import blocks_found, significance
 from training.spec.sections.evaluation import Evaluate
 
 BLOCKS: dict[str, Any] = {
@@ -36,6 +36,12 @@ def judged(*, blocks: dict[str, Any] | None = BLOCKS, rules: Evaluate = RULES, *
     record = EvaluationRecord.of({"comparison": {**COMPARISON, "blocks": blocks, **comparison}})
     case = Case(gate="significance", record=record, rules=rules, settings=None, severity=rules.severity.get("significance", "fail"))
     return significance(case, record.comparison, "the champion")
+
+
+def judged_blocks(blocks: dict[str, Any]) -> Any:
+    comparison = EvaluationRecord.of({"comparison": {**COMPARISON, "blocks": blocks}}).comparison
+    assert comparison is not None
+    return comparison.blocks
 
 
 def test_the_reason_names_the_wider_interval_the_blocks_and_the_autocorrelation() -> None:
@@ -82,7 +88,11 @@ def test_the_length_of_a_block_has_the_unit_that_it_is_at_least_one_of(seconds: 
 @pytest.mark.parametrize(("automatic", "helps"), [(600.0, "evaluate.entities"), (86400.0, "a longer data.split.test")])
 def test_an_unbounded_interval_fails_by_its_severity_and_says_what_helps(automatic: float, helps: str) -> None:
     none = {**BLOCKS, "clusters": "none", "num_clusters": 0, "num_blocks": 2, "too_few_blocks": True, "bounded": False}
-    unbounded = {"blocks": {**none, "low": "-inf", "high": "inf", "automatic_seconds": automatic}, "low": "-inf", "high": "inf"}
+    unbounded: dict[str, Any] = {
+        "blocks": {**none, "low": "-inf", "high": "inf", "automatic_seconds": automatic},
+        "low": "-inf",
+        "high": "inf",
+    }
     reason = judged(**unbounded)
     assert (reason.passed, reason.severity) == (False, "fail")
     assert "too few blocks: 2 of 1d" in reason.words
@@ -99,6 +109,15 @@ def test_test_rows_of_one_instant_are_named_as_the_reason_of_an_unbounded_interv
     reason = judged(blocks=blocks, low="-inf", high="inf")
     assert not reason.passed
     assert "what helps is event times that differ, since all test rows have the same one, or evaluate.entities" in reason.words
+
+
+def test_entities_of_test_rows_of_one_instant_are_no_lack_of_blocks() -> None:
+    of_one_instant: dict[str, Any] = {"num_blocks": 1, "block_seconds": 0.0, "too_few_blocks": True, "automatic_seconds": 0.0}
+    blocks = {**BLOCKS, **of_one_instant, "clusters": "entity", "columns": "customer", "num_clusters": 900}
+    reason = judged(blocks=blocks, low=-0.01, high=0.02)
+    assert "(wider by entities; 900 entities (customer), as all test rows have one instant), lower end > 0 required" in reason.words
+    assert "what helps is a larger data.split.test, or let a person decide" in reason.words
+    assert blocks_found(judged_blocks(blocks)) == (True, "900 entities (customer), as all test rows have one instant")
 
 
 def test_an_evaluation_without_an_interval_by_blocks_is_rejected() -> None:
