@@ -150,16 +150,14 @@ class Category:
         self.values, self.pooled = values, pooled
         self._is_text = bool(values) and isinstance(values[0], str)
         self._has_large = not self._is_text and any(abs(value) >= FIRST_INEXACT for value in values)
-        self._index = (
-            pd.Index(values, dtype=object) if self._is_text else pd.Index(np.asarray(values, dtype=None if values else np.float64))
-        )
+        self._index = pd.Index(values, dtype=object) if self._is_text else pd.Index(np.asarray(values))
 
     @property
     def cardinality(self) -> int:
         return len(self.values) + 1 + self.pooled
 
     def encode(self, column: pd.Series[Any], name: str) -> NDArray[np.int32]:
-        if self._is_text != is_text(column) and len(column) and not column.isna().all():
+        if self.values and self._is_text != is_text(column) and len(column) and not column.isna().all():
             wanted = "text" if self._is_text else "numbers"
             raise DataError("schema.type", f"column {shown(name)} holds {column.dtype}, its categories were fitted on {wanted}")
         # get_indexer says -1 for what is not there, a missing value included.
@@ -170,6 +168,9 @@ class Category:
 
     def _places(self, column: pd.Series[Any], name: str) -> NDArray[np.intp]:
         """Return [n]: the place of each value among the fitted ones, -1 for any other."""
+        if not self.values:
+            # Nothing but missing values was fitted: numbers or text may come later.
+            return np.full(len(column), -1, dtype=np.intp)
         values: Any = column.astype(object) if self._is_text else exact(column, name)
         places: NDArray[np.intp]
         if not self._has_large or values.dtype.kind != "f":

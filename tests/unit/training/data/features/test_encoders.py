@@ -1,4 +1,4 @@
-"""Categories of integers that float64 lacks, looked up in columns of floats."""
+"""Categories: integers that float64 lacks, looked up in columns of floats; columns without a value to fit on."""
 
 from __future__ import annotations
 
@@ -22,3 +22,10 @@ def test_a_float_that_may_be_another_integer_is_refused() -> None:
     with pytest.raises(DataError) as caught:
         Category(values=[3, LARGE]).encode(pd.Series([3.0, float(LARGE)]), "customer")
     assert caught.value.code == "transform.precision"
+
+
+@pytest.mark.parametrize("column", [["north", None, "south"], [3.0, None, 7.0]])
+def test_values_of_a_column_that_was_empty_in_the_train_rows_are_all_unknown(column: list[object]) -> None:
+    cells = pd.Series(column)
+    assert Category(values=[]).encode(cells, "area").tolist() == [0, 0, 0]
+    assert Category(values=[], pooled=True).encode(cells, "area").tolist() == [1, 0, 1]
