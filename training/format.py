@@ -72,9 +72,9 @@ def learned_words(bounds: Mapping[str, Sequence[str]]) -> str:
     """Return until when the rows go that a model has learned from; empty where its splits are not divided by time.
 
     Args:
-        bounds: split to the times of its first and last row, ISO 8601.
+        bounds: split to its begin and its end, ISO 8601; the end is not in it.
     """
-    if not all(bounds.get(split) for split in ("train", "validation", "test")) or bounds["train"][1] >= bounds["test"][0]:
+    if not all(bounds.get(split) for split in ("train", "validation", "test")) or bounds["train"][1] > bounds["test"][0]:
         return ""
     until, end = bounds["train"][1], bounds["test"][1]
     days = (datetime.fromisoformat(end) - datetime.fromisoformat(until)) / timedelta(days=1)
