@@ -82,10 +82,6 @@ class Registry(Generic[Descriptor]):
         found: Descriptor = imported(name, self.descriptor_at.format(place), self.fits, code=self.code, hint=self.hint)
         return found
 
-    def clash(self, name: str) -> Problem | None:
-        """Return what is wrong where an installed distribution has the name of something of this repository, which alone is used."""
-        return self._installed()[1].get(name) if name in self.built_in else None
-
     def implementation_of(self, name: str) -> str:
         """Return the `module:attribute` of what implements a name that an installed distribution adds.
 

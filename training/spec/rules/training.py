@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from training.installation import MODEL_PACKAGES
 from training.spec.descriptors.families import FAMILIES, is_allowed, is_own, own_packages, trained_families
-from training.spec.descriptors.metrics import METRICS, is_lower_better, is_metric, is_zero_best, metrics_of
+from training.spec.descriptors.metrics import is_lower_better, is_metric, is_zero_best, metrics_of
 from training.spec.key_types import AUTO
 from training.spec.reader.yaml import Path
 from training.spec.rules.rule_problems import Violation
@@ -268,8 +268,6 @@ def _can_judge(evaluate: Evaluate, path: Path, name: str) -> Iterator[Violation]
     if not evaluate.is_metric(name):
         known = ", ".join([*metrics_of(evaluate.task), *evaluate.metrics])
         yield Violation(path, "metric.unknown", f"the task {evaluate.task} has no metric {in_yaml(name)}", f"known: {known}")
-    elif (clash := METRICS.clash(name.partition("@")[0])) is not None:
-        yield Violation(path, clash.code, clash.message, clash.hint)
     elif is_zero_best(name):
         if path[1] == "primary":
             yield no_direction(path, name)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from tests.unit.training.installed_distribution import installed
 from training.errors import Problem
 from training.spec import PipelineSpec, params_schema
 from training.spec.reader.overrides import apply_overrides
-from training.spec.registry import installed as installed_names
 
 R, F = "search_ranking", "flight_delay"
 RANKED, FLOWN = "  slices: [category_id]\n  slice_support: 500\n", "  slices: [carrier, origin]\n  slice_support: 100\n"
@@ -106,14 +103,6 @@ def test_bias_neither_decides_nor_is_the_name_of_an_own_metric(
 def test_bias_has_bounds_on_both_sides_and_a_severity(accept: Accept) -> None:
     keys = "minimum: {bias: -2}\n  maximum: {bias: 2}\n  severity: {bias: approve}"
     assert accept(F, (REGRESSION[0], f"task: regression\n  primary: rmse\n  {keys}")).evaluate.maximum == {"bias": 2}
-
-
-def test_spec_that_names_a_metric_which_a_distribution_has_too_is_refused(refuse: Refuse, tmp_path: Path) -> None:
-    points = {"bias": "acme_bias"}
-    with installed(tmp_path, "acme_bias", group="nightshift.metrics", points=points, files={}, caches=[installed_names]):
-        (problem,) = refuse(F, (REGRESSION[0], "task: regression\n  primary: rmse\n  maximum: {bias: 3}"))
-    assert (problem.field, problem.code) == ("evaluate.maximum.bias", "entry_point.ambiguous")
-    assert "is in training and in acme_bias" in problem.message
 
 
 def test_overrides_of_one_run_do_not_trip_over_written_out_defaults(accept: Accept) -> None:
