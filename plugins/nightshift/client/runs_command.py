@@ -116,7 +116,8 @@ def overrides_of(settings: Sequence[str]) -> Mapping[str, JsonObject]:
         *folders, last = key.split(".")
         if not separator or not folders or folders[0] not in SECTIONS or not all((*folders, last)):
             hint = f"write --set train.learning_rate=0.01; sections: {', '.join(SECTIONS)}"
-            raise spec_error("--set", "command.set", f"{shown(setting)} is not a key with a value", hint=hint)
+            message = f"{shown(setting)} is not SECTION.KEY=VALUE of a section that a run may change"
+            raise spec_error("--set", "command.set", message, hint=hint)
         place = found
         for folder in folders:
             place = place.setdefault(folder, {})
