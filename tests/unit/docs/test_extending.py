@@ -40,7 +40,7 @@ for split in ("train", "validation"):
 described = describe_layout(layout, has_group=False)
 meta = {"layout": described, "group": None, "shards": {"train": [90], "validation": [90]}}
 settings = FAMILIES.get("ridge").settings(penalty=1e-6).model_dump()
-train = types.SimpleNamespace(settings=settings, class_weight=None, epochs=1, early_stopping=None)
+train = types.SimpleNamespace(model="ridge", settings=settings, class_weight=None, epochs=1, early_stopping=None)
 context = types.SimpleNamespace(
     spec=types.SimpleNamespace(train=train), dataset_path=folder, dataset_meta=meta, gang=Alone(), judge=None, refit_epochs=None,
     stop=types.SimpleNamespace(requested=False), tracker=types.SimpleNamespace(log=lambda *a, **k: None), progress=lambda *a, **k: None,
