@@ -12,7 +12,6 @@ from typing import Any, Final
 import mlflow
 from mlflow.exceptions import MlflowException
 from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
-from mlflow.tracking.default_experiment import DEFAULT_EXPERIMENT_ID
 
 from training.errors import UnavailableError, first_line
 from training.process.scratch import scratch_folder
@@ -139,20 +138,19 @@ def log_model(
 
     Args:
         run: of the training; its experiment has the model.
-        experiment_id: without a run; None: MLflow's `Default`.
+        experiment_id: without a run; None: the one of MLFLOW_EXPERIMENT_ID, else MLflow's `Default`.
     """
     named = {f"input.{UNNAMEABLE.sub('_', name)}"[:MAX_PARAM_NAME_CHARS]: kind for name, kind in facts.shown.items()}
-    # MLflow's function for it imports git, to add what the run says already.
-    logged = client.create_logged_model(
-        (experiment_id or DEFAULT_EXPERIMENT_ID) if run is None else run.info.experiment_id,
+    logged = mlflow.initialize_logged_model(
         name=model,
         source_run_id=None if run is None else run.info.run_id,
         params={**named, **({"output": facts.output} if facts.output else {})},
         model_type="nightshift",
+        experiment_id=experiment_id if run is None else run.info.experiment_id,
     )
     # The client's own method would ask for the place first, which is known.
     get_artifact_repository(logged.artifact_location).log_artifacts(str(folder))
-    client.finalize_logged_model(logged.model_id, "READY")
+    mlflow.finalize_logged_model(logged.model_id, "READY")
     note(store, str(logged.model_id), facts)
     return str(logged.model_id)
 
