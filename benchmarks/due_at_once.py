@@ -6,7 +6,7 @@
 A pipeline is docs/examples/cancelled_orders with the last twenty days of its orders (about 600 rows) and a model of its own. In each round
 each checkout gets a new installation, with Airflow and MLflow; all DAGs are parsed before the runs are made, and all are unpaused by one
 request. Times are those of Airflow's database, from that request on; CPU seconds are of all processes of the installation until the last
-run has ended. `training slots busy` is the share of the training slots that were in use, over the time in which a training waited.
+run has ended. `training busy` is the share of the training slots that were in use, over the time in which a training waited.
 Without `--base` this checkout alone is measured. `--slots` sets NIGHTSHIFT_SLOTS for this checkout.
 
 With `--kills` the scheduler is killed after a quarter of the decisions, MLflow after the half, and every process of the installation,

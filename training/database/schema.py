@@ -16,10 +16,10 @@ class RunningMirror(TypedDict):
     since: str
 
 
-Name = Annotated[str, mapped_column(String(63))]
-Digest = Annotated[str, mapped_column(String(64))]
-Word = Annotated[str, mapped_column(String(32))]
-Person = Annotated[str, mapped_column(String(512))]
+String63 = Annotated[str, mapped_column(String(63))]
+String64 = Annotated[str, mapped_column(String(64))]
+String32 = Annotated[str, mapped_column(String(32))]
+String512 = Annotated[str, mapped_column(String(512))]
 # SQLite numbers rows only by a column of exactly the type INTEGER.
 RowNumber = Annotated[int, mapped_column(BigInteger().with_variant(Integer, "sqlite"), primary_key=True)]
 
@@ -44,25 +44,25 @@ class DatasetVersionRow(Base):
     )
 
     id: Mapped[RowNumber]
-    name: Mapped[Name]
+    name: Mapped[String63]
     """The pipeline's name."""
-    version: Mapped[Digest]
+    version: Mapped[String64]
     """First 16 hex digits of the snapshot's digest."""
     storage_uri: Mapped[str] = mapped_column(String(2048))
     row_count: Mapped[int]
     """Rows of the main table."""
     size_bytes: Mapped[int]
     """Sum over the snapshot's files."""
-    schema_hash: Mapped[Digest]
+    schema_hash: Mapped[String64]
     """Of the main table: SHA-256 over its sorted (name, type) pairs."""
     split_config: Mapped[dict[str, Any]]
-    split_config_hash: Mapped[Digest]
+    split_config_hash: Mapped[String64]
     created_at: Mapped[datetime]
-    created_by: Mapped[Person]
+    created_by: Mapped[String512]
     """The task instance that made it first."""
     deprecated_at: Mapped[datetime | None]
     """When a person deprecated it, or retention deleted its files."""
-    deprecated_by: Mapped[Person | None]
+    deprecated_by: Mapped[String512 | None]
     """The person; absent where retention deleted it: the next run with the same data makes it again."""
     deprecated_reason: Mapped[str | None] = mapped_column(String(2000))
 
@@ -73,13 +73,13 @@ class ErasureRow(Base):
     __tablename__ = "erasure"
 
     id: Mapped[RowNumber]
-    pipeline: Mapped[Name]
-    target: Mapped[Person]
+    pipeline: Mapped[String63]
+    target: Mapped[String512]
     """`snapshot <digest>`, or the columns of a key."""
-    key_hash: Mapped[Digest | None]
+    key_hash: Mapped[String64 | None]
     """HMAC-SHA-256 of the key's columns and values, by a secret of the store (`collector/erasures`)."""
     erased_at: Mapped[datetime]
-    erased_by: Mapped[Person]
+    erased_by: Mapped[String512]
     reason: Mapped[str] = mapped_column(String(2000))
     counts: Mapped[dict[str, Any]]
     """Kind to number, and the rows."""
@@ -104,25 +104,25 @@ class LedgerDecisionRow(Base):
     )
 
     id: Mapped[RowNumber]
-    model: Mapped[Name]
-    decision_key: Mapped[Digest]
+    model: Mapped[String63]
+    decision_key: Mapped[String64]
     """SHA-256 over what was decided about, and on which evidence: the same request twice is one decision."""
-    weights_digest: Mapped[Digest]
+    weights_digest: Mapped[String64]
     """SHA-256 of the weights: what the decision is about."""
-    version: Mapped[Word]
+    version: Mapped[String32]
     """The number that MLflow's registry had for these weights when it was decided. It may have another one now, and other weights may have
     had this one: see `RegisteredVersionRow`."""
-    action: Mapped[Word]
+    action: Mapped[String32]
     """What moved: see `training.registry.ledger.entries.ACTIONS`."""
-    outcome: Mapped[Word]
+    outcome: Mapped[String32]
     """See `training.registry.ledger.entries.OUTCOMES`."""
     reasons: Mapped[list[Any]]
     """`registry.ledger.reasons.Reason` each."""
     evidence: Mapped[dict[str, Any]]
     decided_at: Mapped[datetime]
-    decided_by: Mapped[Person]
-    semantic_version: Mapped[Word] = mapped_column(default="")
-    request_key: Mapped[Digest | None]
+    decided_by: Mapped[String512]
+    semantic_version: Mapped[String32] = mapped_column(default="")
+    request_key: Mapped[String64 | None]
     """Key of the request for approval that this decision ends: one ending each."""
     revision: Mapped[int | None]
     """Of the standing after the move, one decision each; absent where this decision moved nothing."""
@@ -135,7 +135,7 @@ class ModelStandingRow(Base):
 
     __tablename__ = "model_standing"
 
-    model: Mapped[Name] = mapped_column(primary_key=True)
+    model: Mapped[String63] = mapped_column(primary_key=True)
     champion: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
     """See `training.registry.ledger.entries.AliasHolder`."""
     canary: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
@@ -155,8 +155,8 @@ class ModelPipelineRow(Base):
 
     __tablename__ = "model_pipeline"
 
-    model: Mapped[Name] = mapped_column(primary_key=True)
-    pipeline: Mapped[Name] = mapped_column(primary_key=True)
+    model: Mapped[String63] = mapped_column(primary_key=True)
+    pipeline: Mapped[String63] = mapped_column(primary_key=True)
 
 
 class RegisteredVersionRow(Base):
@@ -164,13 +164,13 @@ class RegisteredVersionRow(Base):
 
     __tablename__ = "registered_version"
 
-    model: Mapped[Name] = mapped_column(primary_key=True)
-    weights_digest: Mapped[Digest] = mapped_column(primary_key=True)
-    number: Mapped[Word]
+    model: Mapped[String63] = mapped_column(primary_key=True)
+    weights_digest: Mapped[String64] = mapped_column(primary_key=True)
+    number: Mapped[String32]
     """Of the version in MLflow's registry."""
-    logged_model: Mapped[Digest]
+    logged_model: Mapped[String64]
     """Id of the logged model that is the version's source."""
-    artifact_digest: Mapped[Digest]
+    artifact_digest: Mapped[String64]
     """SHA-256 of the list of the logged model's files, for `load_verified`."""
     rebuilt_at: Mapped[datetime | None]
     """When it was made from the store, with the code of that time; absent: the logged model is the one of its evaluation."""
@@ -182,11 +182,11 @@ class RegistryFindingRow(Base):
     __tablename__ = "registry_finding"
 
     id: Mapped[RowNumber]
-    model: Mapped[Name] = mapped_column(index=True)
-    alias: Mapped[Word]
-    kind: Mapped[Word]
+    model: Mapped[String63] = mapped_column(index=True)
+    alias: Mapped[String32]
+    kind: Mapped[String32]
     """See `training.registry.ledger.alias_findings.Kind`."""
-    served: Mapped[Digest]
+    served: Mapped[String64]
     """Digest of the weights that the alias served; empty: none, or weights that the ledger does not know."""
     words: Mapped[str] = mapped_column(Text)
     first_seen_at: Mapped[datetime]
@@ -201,14 +201,14 @@ class RollbackOrderRow(Base):
 
     __tablename__ = "rollback_order"
 
-    order_id: Mapped[Word] = mapped_column(primary_key=True)
+    order_id: Mapped[String32] = mapped_column(primary_key=True)
     """SHA-256 over model, weights and revision, its first 32 digits."""
-    model: Mapped[Name]
-    weights_digest: Mapped[Digest]
+    model: Mapped[String63]
+    weights_digest: Mapped[String64]
     revision: Mapped[int]
     """Of the standing that the order is about."""
     reason: Mapped[str] = mapped_column(Text)
-    ordered_by: Mapped[Person]
+    ordered_by: Mapped[String512]
     ordered_at: Mapped[datetime]
 
 
@@ -222,17 +222,17 @@ class ModelVersionRow(Base):
     )
 
     id: Mapped[RowNumber]
-    model: Mapped[Name]
-    weights_digest: Mapped[Digest]
-    semantic_version: Mapped[Word]
+    model: Mapped[String63]
+    weights_digest: Mapped[String64]
+    semantic_version: Mapped[String32]
     input_schema: Mapped[dict[str, str]]
     """Column of a raw frame to its type."""
     output_schema: Mapped[dict[str, Any]]
     """The label and the task."""
-    recipe_digest: Mapped[Digest]
+    recipe_digest: Mapped[String64]
     """Over code, features and settings: equal, and only the data is new."""
     framework: Mapped[str] = mapped_column(String(200))
-    snapshot_digest: Mapped[Digest]
+    snapshot_digest: Mapped[String64]
     code_version: Mapped[str] = mapped_column(String(128))
     created_at: Mapped[datetime]
 
@@ -261,7 +261,7 @@ class PipelineRow(Base):
 
     __tablename__ = "pipeline"
 
-    name: Mapped[Name] = mapped_column(primary_key=True)
+    name: Mapped[String63] = mapped_column(primary_key=True)
     description: Mapped[str] = mapped_column(Text)
     schedule: Mapped[str | None] = mapped_column(String(200))
     owner: Mapped[str] = mapped_column(String(1000))
@@ -277,7 +277,7 @@ class PipelineRunRow(Base):
 
     run_id: Mapped[str] = mapped_column(String(320), primary_key=True)
     """`<pipeline>:<run_id>`, as the REST API has it."""
-    pipeline: Mapped[Name]
+    pipeline: Mapped[String63]
     state: Mapped[str] = mapped_column(String(16), index=True)
     """Airflow's: `queued`, `running`, `success`, `failed`; `lost`: Airflow does not have the run any more."""
     as_of: Mapped[datetime | None]
@@ -286,7 +286,7 @@ class PipelineRunRow(Base):
     """When the first task settled it."""
     ended_at: Mapped[datetime | None]
     """When its end was noted."""
-    git_commit: Mapped[Digest]
+    git_commit: Mapped[String64]
     parameters: Mapped[dict[str, Any]]
     """Keys that the trigger gave, and their values."""
     resource_spec: Mapped[dict[str, Any]]

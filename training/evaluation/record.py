@@ -86,6 +86,11 @@ class Blocks(Part):
     too_few_blocks: StrictBool
     bounded: StrictBool
 
+    @property
+    def is_of_one_instant(self) -> bool:
+        """Whether entities stand for blocks of rows that all have one instant, which no block length can divide."""
+        return self.block_seconds == 0 and self.clusters == "entity" and self.bounded
+
 
 class Comparison(Part):
     """By how much the candidate is better (`evaluation.bootstrap.paired`); positive is better for every metric."""

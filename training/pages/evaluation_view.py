@@ -126,6 +126,9 @@ def _blocks_note(comparison: Comparison) -> str:
     by_blocks = f"by blocks [{signed(blocks.low)}, {signed(blocks.high)}]"
     what = f"{number(blocks.num_blocks)} blocks of {length}"
     columns = f" ({blocks.columns})" if blocks.columns else ""
+    if blocks.is_of_one_instant:
+        entities = f"{number(blocks.num_clusters)} entities{columns}, as all test rows have one instant"
+        return f"The wider of two intervals: {by_rows}; {by_blocks}, {entities}."
     if blocks.too_few_blocks:
         instead = {"entity": "entities", "group": "groups"}.get(blocks.clusters)
         rest = f"{number(blocks.num_clusters)} {instead}{columns} are the clusters" if instead else "there are no entities or groups"

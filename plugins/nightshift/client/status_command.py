@@ -4,7 +4,7 @@
     nightshift status PIPELINE:RUN_ID [--json]
 
 "shows gains above" is of the gates' newest decision, in units of the primary metric: on this test split a smaller gain over the champion
-looks like chance. What helps is a longer data.split.test, or let a person decide (evaluate.severity: {significance: approve}).
+looks like chance. What helps is a longer data.split.test, or a person who decides (evaluate.severity: {significance: approve}).
 
 The server is that of --server or NIGHTSHIFT_SERVER, with the token in NIGHTSHIFT_TOKEN; without them, the laptop installation.
 

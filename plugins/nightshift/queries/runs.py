@@ -69,8 +69,8 @@ def last_runs(names: set[str]) -> dict[str, RunSummary]:
         return {each.dag_id: _summary(each) for each in session.scalars(summaries().where(DagRun.id.in_(newest)))}
 
 
-def pipeline_names(names: set[str], *, tag: str = PIPELINE_TAG) -> set[str]:
-    """Return those DAGs that are pipelines, or have another tag."""
+def tagged_names(names: set[str], *, tag: str = PIPELINE_TAG) -> set[str]:
+    """Return those DAGs that have a tag: by default, those that are pipelines."""
     with airflow_session() as session:
         return set(session.scalars(select(DagTag.dag_id).where(DagTag.name == tag, DagTag.dag_id.in_(names))))
 

@@ -139,7 +139,7 @@ class Holder(Record):
     weights_digest: str
     artifact_digest: str = Field(description="For `load_verified`; empty: registered without one.")
     model_uri: str
-    bounds: dict[str, list[str]] = Field(description="Split to the times of its first and last row.")
+    bounds: dict[str, list[str]] = Field(description="Split to its begin and its end, which is not in it.")
 
 
 class Model(Record):

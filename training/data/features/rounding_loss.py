@@ -31,6 +31,7 @@ class SampledValues:
 
     def __init__(self) -> None:
         self.values = np.empty(0)
+        """[n], float64: those that are kept."""
         self._count, self._step = 0, 1
 
     def add(self, values: NDArray[np.float64]) -> None:

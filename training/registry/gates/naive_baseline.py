@@ -43,8 +43,8 @@ def judge_naive_baseline(case: Case) -> Iterator[Reason]:
     words = f"{rules.primary} {figure(value)}, best naive baseline {best.name} {figure(other)}: gain {change(gain)}{interval}, required > 0"
     if gain <= 0 and case.severity == "fail":
         words += (
-            f"; what helps is features that say more than {best.name}, other settings of train, to leave out rows whose values are wrong "
-            "(data.source.where), or let a person decide (evaluate.severity: {naive_baseline: approve})"
+            f"; what helps is features that say more than {best.name}, other settings of train, leaving out rows whose values are wrong "
+            "(data.source.where), or a person who decides (evaluate.severity: {naive_baseline: approve})"
         )
     numbers: dict[str, JsonValue] = {"baseline": best.name, "value": other, "gain": gain, "low": low, "high": high}
     yield case.reason(passed=gain > 0, words=words, numbers=numbers)

@@ -20,12 +20,12 @@ CLUSTERS: Final = {"time": "blocks of time", "entity": "entities", "group": "gro
 
 
 LONGER_TEST: Final = "a longer data.split.test"
-BY_A_PERSON: Final = "or let a person decide (evaluate.severity: {significance: approve})"
+BY_A_PERSON: Final = "or a person who decides (evaluate.severity: {significance: approve})"
 
 
 def blocks_found(blocks: Blocks) -> tuple[bool, str]:
     """Return whether a split has enough blocks for an interval, and which, with what helps where it has too few."""
-    if _is_of_entities(blocks):
+    if blocks.is_of_one_instant:
         return True, _entities_of_one_instant(blocks)
     if blocks.too_few_blocks or not blocks.bounded:
         return False, f"{_too_few(blocks)}: what helps is {_remedy(blocks)}"
@@ -91,16 +91,11 @@ def _alarm_blocks(alarm: Alarm) -> str:
 def _how(comparison: Comparison, blocks: Blocks) -> str:
     by = "rows" if comparison.decided_by == "rows" else CLUSTERS.get(blocks.clusters, "blocks of time")
     if blocks.too_few_blocks:
-        found = _entities_of_one_instant(blocks) if _is_of_entities(blocks) else _too_few(blocks)
+        found = _entities_of_one_instant(blocks) if blocks.is_of_one_instant else _too_few(blocks)
         return f"(wider by {by}; {found})"
     if by != "rows" and blocks.clusters == "entity":
         by = f"blocks of time and {blocks.num_clusters} entities{_of(blocks)}"
     return f"(wider by {by}; {blocks.num_blocks} blocks of {_duration(blocks.block_seconds)}, {_lag1(blocks)})"
-
-
-def _is_of_entities(blocks: Blocks) -> bool:
-    """Return whether entities stand for the blocks of rows that all have one instant, which no other key can divide."""
-    return finite(blocks.block_seconds) == 0 and blocks.clusters == "entity" and blocks.bounded
 
 
 def _entities_of_one_instant(blocks: Blocks) -> str:
@@ -130,7 +125,7 @@ def _may_be_cut(blocks: Blocks) -> bool:
 
 
 def _remedy(blocks: Blocks) -> str:
-    if _is_of_entities(blocks):
+    if blocks.is_of_one_instant:
         return "a larger data.split.test"
     if finite(blocks.block_seconds) == 0:
         return "event times that differ, since all test rows have the same one, or evaluate.entities"

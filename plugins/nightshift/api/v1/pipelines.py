@@ -90,7 +90,7 @@ def pipelines(
 def failing(granted: Granted, limit: Limit = MAX_PAGE, cursor: Cursor = None) -> Page[FailedHelper]:
     """List the helper DAGs whose newest run that has ended failed, by name."""
     # A DAG that may be read may have runs that may not.
-    names = granted.readable_among(runs.pipeline_names(granted.readable(), tag=HELPER_TAG))
+    names = granted.readable_among(runs.tagged_names(granted.readable(), tag=HELPER_TAG))
     return page_in_parts(lambda first, count: failed_helpers(names, first=first, limit=count), lambda found: found.name, cursor, limit)
 
 

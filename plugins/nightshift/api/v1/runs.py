@@ -31,7 +31,7 @@ def runs_of_all(
     """List runs, the newest first."""
     if pipeline is None:
         # A DAG that may be read may have runs that may not.
-        names = granted.readable_among(runs.pipeline_names(granted.readable()))
+        names = granted.readable_among(runs.tagged_names(granted.readable()))
     else:
         granted.require_read(pipeline, runs.unknown_pipeline(pipeline))
         names = {runs.pipeline(pipeline).name}

@@ -401,6 +401,9 @@ def test_the_interval_says_how_many_blocks_it_rests_on_and_what_replaced_too_few
     few = {**blocks, "too_few_blocks": True, "num_blocks": 2, "clusters": "entity", "columns": "customer", "num_clusters": 300}
     found = rendered(evaluation=evaluation(comparison={**comparison, "blocks": few})).text
     assert "too few blocks: 2 blocks of 24.000 h, 8 required; 300 entities (customer) are the clusters" in found
+    of_one_instant = {**few, "block_seconds": 0.0, "num_blocks": 1}
+    found = rendered(evaluation=evaluation(comparison={**comparison, "blocks": of_one_instant})).text
+    assert "by blocks [-0.01000, +0.03000], 300 entities (customer), as all test rows have one instant." in found
     none = {**few, "clusters": "none", "bounded": False, "low": "-inf", "high": "inf"}
     unbounded = {**comparison, "low": "-inf", "high": "inf", "blocks": none}
     found = rendered(evaluation=evaluation(comparison=unbounded)).text

@@ -9,22 +9,12 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from training.sql.arrow_types import ARROW_TYPES
+
 Expectation = dict[str, Any]
 WORDS: Final = ("a", "b", "ab", "ba", "", " ", "É", "ß", "x1", "y22", "zzz", "2026-01-31", "{}", "null", "nan", "NaN", "a'b", "\n", "0")
 START: Final = datetime(2026, 1, 1, tzinfo=UTC)
-TYPES: Final = ("int8", "int16", "int32", "int64", "float", "double", "boolean", "string", "date", "timestamp")
-ARROW: Final = {
-    "int8": pa.int8(),
-    "int16": pa.int16(),
-    "int32": pa.int32(),
-    "int64": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "boolean": pa.bool_(),
-    "string": pa.string(),
-    "date": pa.date32(),
-    "timestamp": pa.timestamp("us", tz="UTC"),
-}
+TYPES: Final = tuple(ARROW_TYPES)
 
 
 def table(rng: np.random.Generator) -> tuple[pa.Table, dict[str, str]]:
@@ -38,7 +28,7 @@ def table(rng: np.random.Generator) -> tuple[pa.Table, dict[str, str]]:
 
 def _column(rng: np.random.Generator, kind: str, num_rows: int) -> pa.Array:
     null_share = float(rng.choice([0, 0, 0.2, 1])) if rng.random() < 0.9 else 0.9
-    return pa.array([None if rng.random() < null_share else _value(rng, kind) for _ in range(num_rows)], ARROW[kind])
+    return pa.array([None if rng.random() < null_share else _value(rng, kind) for _ in range(num_rows)], ARROW_TYPES[kind])
 
 
 def _value(rng: np.random.Generator, kind: str) -> Any:

@@ -61,7 +61,7 @@ def test_a_low_end_at_zero_fails_and_rows_may_be_the_wider_ones() -> None:
     assert "wider by rows; 14 blocks" in reason.words
     assert reason.words.endswith(
         "lower end > 0 required; this test split only shows gains above 0.01, a smaller one looks like chance: "
-        "what helps is a longer data.split.test, or let a person decide (evaluate.severity: {significance: approve})"
+        "what helps is a longer data.split.test, or a person who decides (evaluate.severity: {significance: approve})"
     )
 
 
@@ -98,7 +98,7 @@ def test_an_unbounded_interval_fails_by_its_severity_and_says_what_helps(automat
     assert "too few blocks: 2 of 1d" in reason.words
     assert "no entities or groups to use instead" in reason.words
     assert helps in reason.words
-    assert "or let a person decide (evaluate.severity: {significance: approve})" in reason.words
+    assert "or a person who decides (evaluate.severity: {significance: approve})" in reason.words
     asking = RULES.model_copy(update={"severity": {"significance": "approve"}})
     assert judged(**unbounded, rules=asking).severity == "approve"
 
@@ -116,7 +116,7 @@ def test_entities_of_test_rows_of_one_instant_are_no_lack_of_blocks() -> None:
     blocks = {**BLOCKS, **of_one_instant, "clusters": "entity", "columns": "customer", "num_clusters": 900}
     reason = judged(blocks=blocks, low=-0.01, high=0.02)
     assert "(wider by entities; 900 entities (customer), as all test rows have one instant), lower end > 0 required" in reason.words
-    assert "what helps is a larger data.split.test, or let a person decide" in reason.words
+    assert "what helps is a larger data.split.test, or a person who decides" in reason.words
     assert blocks_found(judged_blocks(blocks)) == (True, "900 entities (customer), as all test rows have one instant")
 
 
