@@ -6,11 +6,13 @@ A slot of the pool `cpu` or `train` is a process that computes, so both together
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Final
 
-from nightshift.settings import LOCAL, Settings
+from nightshift.settings import LOCAL, SLOTS, SOURCE, Settings
+from training.errors import Problem, SpecError
 from training.runtime.available_memory import memory_limit_bytes
 
 CPU: Final = "cpu"
@@ -28,6 +30,7 @@ LEAST_STAGE_BYTES: Final = 2**30
 UNPOOLED_SLOTS: Final = 2
 """Of the executor, for tasks that are in none of these pools: a rollback, the pools that pipelines name."""
 CPU_LIMIT: Final = Path("/sys/fs/cgroup/cpu.max")
+_NAMED: Final = re.compile(r"""\bpool["']?\s*:\s*["']?([A-Za-z0-9_.-]+)""")
 
 
 def slots_by_pool(settings: Settings) -> dict[str, int]:
@@ -44,8 +47,27 @@ def machine_slots(cores: int, memory_bytes: int) -> dict[str, int]:
 
 
 def parallelism(settings: Settings) -> int:
-    """Return how many tasks the executor of a laptop runs at once: as many as all pools have slots, so that none of them stays empty."""
+    """Return how many tasks the executor of a laptop runs at once: as many as all pools have slots, so that none of them stays empty.
+
+    Raises:
+        SpecError: `settings.slots`, as `pool_problem`.
+    """
+    if (problem := pool_problem(settings)) is not None:
+        raise SpecError(SOURCE, [problem])
     return sum(slots_by_pool(settings).values()) + UNPOOLED_SLOTS
+
+
+def pool_problem(settings: Settings) -> Problem | None:
+    """Return what is wrong with the variable's pools: slots of one that no task waits in would go unused without a word."""
+    # Their texts: a YAML that has a problem keeps nothing from starting.
+    texts = (path.read_text(encoding="utf-8", errors="replace") for path in settings.pipelines_path.glob("*.yaml"))
+    known = {CPU, TRAIN, *OF_ALL}.union(*map(_NAMED.findall, texts))
+    unknown = sorted(dict(settings.slots).keys() - known)
+    if not unknown:
+        return None
+    message = f"gives slots to pools that no pipeline uses: {', '.join(unknown)}"
+    hint = f"there are {', '.join(sorted(known))}; train.placement.pool of a YAML names others"
+    return Problem(code="settings.slots", message=message, hint=hint, field=SLOTS.name)
 
 
 def stage_share_bytes(settings: Settings) -> int:

@@ -14,6 +14,7 @@ from typing import Final
 from sqlalchemy import URL, create_engine, text
 
 from nightshift.doctor.findings import Finding, Installation, bad, good
+from nightshift.slots import pool_problem
 from training.database.connect import database_faults, head_revision, masked, parse_url, revision_of
 from training.errors import DataError, SpecError
 from training.registry.ledger.ledger import Ledger
@@ -106,7 +107,7 @@ def _server_revision(url: URL) -> str | None:
 
 
 def pipelines(place: Installation) -> Iterator[Finding]:
-    """Read each pipeline's YAML, as Airflow's parser does."""
+    """Read each pipeline's YAML, as Airflow's parser does, and compare the pools that they name with those that have slots."""
     folder = place.settings.pipelines_path
     if not folder.is_dir():
         yield bad("pipelines", f"the folder {folder} does not exist", hint="set NIGHTSHIFT_PIPELINES to the folder of the YAML files")
@@ -122,3 +123,5 @@ def pipelines(place: Installation) -> Iterator[Finding]:
         else:
             sound += 1
     yield good("pipelines", f"YAML files of {folder} that are sound: {sound}")
+    if (problem := pool_problem(place.settings)) is not None:
+        yield bad("pools", f"{problem.field} {problem.message}", hint=problem.hint)

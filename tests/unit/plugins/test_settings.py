@@ -4,8 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from nightshift.doctor import storage
+from nightshift.doctor.findings import Installation
 from nightshift.execution.backend import backend_of
 from nightshift.settings import Settings
+from nightshift.slots import parallelism
 from training.errors import SpecError
 from training.runtime.provenance import CHECKOUT
 
@@ -77,6 +80,17 @@ def test_all_problems_are_reported_at_once_without_secrets() -> None:
 def test_a_pool_that_is_given_slots_twice_is_refused() -> None:
     with pytest.raises(SpecError, match=r"NIGHTSHIFT_SLOTS: \[settings.slots\] names the pool cpu twice \(name it once\)"):
         Settings.from_environment({"NIGHTSHIFT_SLOTS": "cpu:4,train:1,cpu:2"})
+
+
+def test_slots_of_a_pool_that_no_pipeline_uses_are_refused_with_the_pools_there_are(tmp_path: Path) -> None:
+    (tmp_path / "night.yaml").write_text('train: {placement: {pool: "night_gpus", gpus: 1}}\n')
+    environ = {"NIGHTSHIFT_PIPELINES": str(tmp_path), "NIGHTSHIFT_SLOTS": "cpus:12,night_gpus:2"}
+    settings = Settings.from_environment(environ)
+    with pytest.raises(SpecError, match=r"uses: cpus \(there are cpu, gpu, housekeeping, night_gpus, train; ") as caught:
+        parallelism(settings)
+    (found,) = [each for each in storage.pipelines(Installation(settings=settings)) if each.check == "pools"]
+    assert (found.is_ok, found.hint) == (False, caught.value.problems[0].hint)
+    assert parallelism(Settings.from_environment({**environ, "NIGHTSHIFT_SLOTS": "cpu:12,train:2,night_gpus:2"})) == 21
 
 
 def test_a_backend_that_is_not_there_is_refused() -> None:
