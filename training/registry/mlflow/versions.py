@@ -34,10 +34,19 @@ PAGE: Final = 1000
 
 @contextmanager
 def registry_faults() -> Iterator[None]:
-    """Turn what MLflow cannot do into UnavailableError `mlflow.unavailable`."""
+    """Turn what MLflow cannot do into UnavailableError `mlflow.unavailable`, and a refusal of the account into `mlflow.denied`."""
     try:
         yield
     except (MlflowException, OSError) as err:
+        # Artifacts are read by plain requests.
+        answer = getattr(err, "response", None)
+        status = err.get_http_status_code() if isinstance(err, MlflowException) else getattr(answer, "status_code", None)
+        if status in (401, 403):
+            raise UnavailableError(
+                "mlflow.denied",
+                f"MLflow's server refuses this account ({status}): {first_line(err)}",
+                hint="give one that may read and write, in MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN",
+            ) from err
         raise UnavailableError(
             "mlflow.unavailable", f"a request to MLflow failed: {first_line(err)}", hint="make status; MLFLOW_TRACKING_URI"
         ) from err
