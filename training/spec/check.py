@@ -17,7 +17,7 @@ from pathlib import Path
 from training.code.carried import own_class_problems
 from training.contracts import ExitCode
 from training.errors import SpecError, spec_error
-from training.spec.descriptors.families import library_violations
+from training.spec.descriptors.families import library_violations, own_packages
 from training.spec.reader.loader import CheckedSpec, check_file
 from training.spec.reader.problems import problem_at
 from training.spec.reader.yaml import read_document
@@ -74,6 +74,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def report(specs: Mapping[str, CheckedSpec], errors: Sequence[SpecError]) -> int:
     """Write down which files are sound, with their warnings, and what is wrong with the others; return the exit code."""
+    # A look-up of all names logs the entry points that cannot be used: a spec that names a built-in one instead is sound.
+    own_packages()
     for path, (spec, warnings) in specs.items():
         logger.info("%s: %s is sound", path, spec.name)
         for warning in warnings:

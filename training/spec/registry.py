@@ -50,6 +50,11 @@ class Registry(Generic[Descriptor]):
         """Name to value of the entry points of installed distributions that can be used."""
         return self._installed()[0]
 
+    @property
+    def left_out(self) -> Mapping[str, Problem]:
+        """Name to fault of the entry points of installed distributions that cannot be used."""
+        return self._installed()[1]
+
     def names(self) -> tuple[str, ...]:
         """Return all names, sorted."""
         return tuple(sorted({*self.built_in, *self.added}))
@@ -138,9 +143,10 @@ def installed(group: str, taken: tuple[str, ...], *, has_attribute: bool) -> tup
     for name, places in values.items():
         if len(places) > 1:
             message = f"{shown(name)} of the group {group} is in {' and in '.join(places)}"
-            broken[name] = Problem(code="entry_point.ambiguous", message=message, hint="rename or remove one of the entry points")
+            hint = "rename the entry point: the name is Nightshift's" if name in taken else "rename or remove one of the entry points"
+            broken[name] = Problem(code="entry_point.ambiguous", message=message, hint=hint)
     for problem in broken.values():
-        logger.warning("%s is left out (%s)", problem.message, problem.hint)
+        logger.warning("left out: %s (%s)", problem.message, problem.hint)
     return {name: next(iter(places)) for name, places in values.items() if places and name not in {*taken, *broken}}, broken
 
 

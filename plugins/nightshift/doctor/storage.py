@@ -14,11 +14,13 @@ from typing import Final
 from sqlalchemy import URL, create_engine, text
 
 from nightshift.doctor.findings import Finding, Installation, bad, good
+from nightshift.execution.backend import BACKENDS
 from nightshift.slots import pool_problem
 from training.database.connect import database_faults, head_revision, masked, parse_url, revision_of
 from training.errors import DataError, SpecError
 from training.registry.ledger.ledger import Ledger
 from training.spec import load_spec
+from training.spec.descriptors.families import REGISTRIES
 from training.store.bucket import Bucket
 from training.store.probe import problems_of
 
@@ -107,7 +109,7 @@ def _server_revision(url: URL) -> str | None:
 
 
 def pipelines(place: Installation) -> Iterator[Finding]:
-    """Read each pipeline's YAML, as Airflow's parser does, and compare the pools that they name with those that have slots."""
+    """Read each pipeline's YAML, as Airflow's parser does, and what it may name: entry points and pools that go unused."""
     folder = place.settings.pipelines_path
     if not folder.is_dir():
         yield bad("pipelines", f"the folder {folder} does not exist", hint="set NIGHTSHIFT_PIPELINES to the folder of the YAML files")
@@ -123,5 +125,8 @@ def pipelines(place: Installation) -> Iterator[Finding]:
         else:
             sound += 1
     yield good("pipelines", f"YAML files of {folder} that are sound: {sound}")
+    for registry in (*REGISTRIES, BACKENDS):
+        for fault in registry.left_out.values():
+            yield bad("names", fault.message, hint=fault.hint)
     if (problem := pool_problem(place.settings)) is not None:
         yield bad("pools", f"{problem.field} {problem.message}", hint=problem.hint)

@@ -108,6 +108,8 @@ FAMILIES: Final[Registry[FamilyDescriptor]] = Registry(
     code="model.descriptor",
     hint="assign DESCRIPTOR = training.spec.descriptors.families.FamilyDescriptor(...)",
 )
+REGISTRIES: Final = (FAMILIES, METRICS, SOURCES, GATES)
+"""Of all that a spec can name."""
 
 
 def trained_families() -> Mapping[str, FamilyDescriptor]:
@@ -142,7 +144,7 @@ def place_of(model: str) -> str:
 def own_packages(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
     """Return the packages whose classes a YAML may name: those of the variable, and those that entry points name."""
     named = tuple(name for part in MODEL_PACKAGES.text(environ).split(",") if (name := part.strip()))
-    added = [place for registry in (FAMILIES, METRICS, SOURCES, GATES) for place in registry.added.values()]
+    added = [place for registry in REGISTRIES for place in registry.added.values()]
     return tuple(dict.fromkeys([*named, *(place.partition(".")[0] for place in added)]))
 
 

@@ -16,13 +16,15 @@ from nightshift.settings import Settings
 from tests.unit.plugins.execution.kubernetes.conftest import api
 from tests.unit.plugins.execution.kubernetes.kubernetes_api import KubernetesApi
 from tests.unit.training.registry.scenes import decide_on
+from tests.unit.training.spec.descriptors.test_families import install, site
 from training.database import connect
 from training.database.connect import head_revision
 from training.registry.ledger.ledger import Ledger
 from training.runtime.provenance import CHECKOUT
+from training.spec.registry import installed
 from training.store.bucket import Bucket
 
-__all__ = ["api"]
+__all__ = ["api", "site"]
 
 
 @pytest.fixture
@@ -122,6 +124,13 @@ def test_a_yaml_that_is_not_sound_is_found_by_name(place: Installation, tmp_path
     wrong, right = storage.pipelines(place)
     assert wrong.message.startswith("broken.yaml: ")
     assert right.message.endswith("sound: 1")
+
+
+def test_an_entry_point_with_a_name_of_ours_is_found(place: Installation, site: Path) -> None:
+    install(site, "acme_one", {"ranker": "acme.ranker"})
+    installed.cache_clear()
+    (found,) = [each for each in storage.pipelines(place) if each.check == "names"]
+    assert (found.message, found.is_ok) == ("'ranker' of the group nightshift.families is in training and in acme.ranker", False)
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import pytest
 
 from training.errors import Problem, SpecError
 from training.runtime.provenance import CHECKOUT
+from training.spec.check import report
 from training.spec.descriptors.families import (
     FAMILIES,
     MODELS_FOLDER,
@@ -121,7 +122,11 @@ def test_an_entry_point_with_the_name_of_a_family_of_ours_is_left_out_with_a_war
     installed.cache_clear()
     assert trained_families() == before
     assert FAMILIES.package_of("ranker") == "training.models.ranker"
-    assert "'ranker' of the group nightshift.families is in training and in acme.ranker is left out" in caplog.text
+    caplog.clear()
+    installed.cache_clear()
+    assert report({}, []) == 0
+    words = "left out: 'ranker' of the group nightshift.families is in training and in acme.ranker (rename the entry point: "
+    assert words in caplog.text, "`nightshift check` prints warnings"
 
 
 BROKEN = {"forest": "acme_gone", "odd": "my-package", "tower": "acme.tower"}
