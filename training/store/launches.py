@@ -94,4 +94,4 @@ class Launches:
     def holder_epoch(self) -> int:
         """Return the epoch of the work's holder, 0 where there is none. Take it over only if it is known to have ended."""
         holder = holder_of(self._work_folder.chain())
-        return 0 if holder is None or holder.released else holder.epoch
+        return 0 if holder is None else holder.epoch

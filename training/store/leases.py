@@ -20,7 +20,7 @@ from training.store.chains import Chain, ChainRecord
 from training.store.work_folder import WorkFolder
 
 COMMIT: Final = "commit"
-"""Kind of an attempt's last record, after which it makes the result. It releases the lease: of two results the first one stands."""
+"""Kind of an attempt's last record, after which it makes the result. With both the lease is free."""
 LEASE_TTL_SECONDS: Final = 15.0
 """A holder whose heartbeat has not changed for so long, while the observer was awake and looked, counts as dead."""
 
@@ -32,7 +32,8 @@ class LeaseHolder:
     epoch: int
     owner: str
     attempt_id: str
-    released: bool
+    has_committed: bool
+    """Its result may still be on the way."""
 
 
 class Lease:
@@ -52,7 +53,7 @@ class Lease:
 
     @classmethod
     def acquire(cls, work_folder: WorkFolder, *, owner: str, attempt_id: str, takeover_epoch: int = 0) -> Lease:
-        """Take the lease: free, released, our own task's older attempt, or one whose epoch was seen dead.
+        """Take the lease: free, done, our own task's older attempt, or one whose epoch was seen dead.
 
         Args:
             owner: equal for all attempts of one task instance; a newer attempt takes over from an older one at once.
@@ -66,7 +67,7 @@ class Lease:
         while True:
             records = chain.history()
             holder = _holder_of(records)
-            if holder and not holder.released and holder.owner != owner and holder.epoch != takeover_epoch:
+            if holder and holder.owner != owner and holder.epoch != takeover_epoch and not _is_done(work_folder, holder):
                 raise LeaseHeldError(
                     "lease.held",
                     f"{work_folder.uri} is being worked on by {holder.owner} (attempt {holder.attempt_id}, epoch {holder.epoch})",
@@ -160,7 +161,7 @@ class HolderWatch:
         for record in self._chain.history(after=self.known):
             self._holder, self.known = _holder_after(self._holder, record), record.number
         holder = self._holder
-        if holder is None or holder.released or holder.owner == self._owner:
+        if holder is None or holder.owner == self._owner or _is_done(self._work_folder, holder):
             return None, 0
         beat = (holder.epoch, self._work_folder.heartbeat(holder.attempt_id))
         now = self._clock()
@@ -176,6 +177,14 @@ def holder_of(chain: Chain) -> LeaseHolder | None:
     return _holder_of(chain.history())
 
 
+def _is_done(work_folder: WorkFolder, holder: LeaseHolder) -> bool:
+    """Return whether a holder has made its result: between its commit and that, another attempt would do the same work again."""
+    if not holder.has_committed:
+        return False
+    result = work_folder.committed()
+    return result is not None and result.attempts == holder.epoch
+
+
 def _holder_of(records: list[ChainRecord]) -> LeaseHolder | None:
     holder: LeaseHolder | None = None
     for record in records:
@@ -186,7 +195,7 @@ def _holder_of(records: list[ChainRecord]) -> LeaseHolder | None:
 def _holder_after(holder: LeaseHolder | None, record: ChainRecord) -> LeaseHolder | None:
     value = record.value
     if value["kind"] == "lease":
-        return LeaseHolder(value["epoch"], value["owner"], value["attempt_id"], released=False)
+        return LeaseHolder(value["epoch"], value["owner"], value["attempt_id"], has_committed=False)
     if value["kind"] == COMMIT and holder is not None and value["epoch"] == holder.epoch:
-        return LeaseHolder(holder.epoch, holder.owner, holder.attempt_id, released=True)
+        return LeaseHolder(holder.epoch, holder.owner, holder.attempt_id, has_committed=True)
     return holder

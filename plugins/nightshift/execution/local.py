@@ -128,8 +128,8 @@ def wait_for_others(task: StageTask) -> tuple[int, StageResult | None]:
     known = 0
     while True:
         holder, takeover_epoch = watch.poll()
-        # A result is made after a record of the work's chain: while none is new, there is none to look for.
-        if watch.known != known:
+        # A result is made after the chain's last record: while none is new and a holder is at work, there is none to look for.
+        if watch.known != known or (holder is None and known):
             known = watch.known
             found = task.work.folder.result()
             if found is not None:

@@ -10,7 +10,7 @@ import pytest
 
 from nightshift.execution import local
 from nightshift.execution.backend import StageTask
-from training.contracts import RunIdentity
+from training.contracts import RunIdentity, StageResult
 from training.store import Store, bucket, leases
 from training.store.leases import Lease
 
@@ -49,6 +49,9 @@ def test_an_hour_beside_a_training_of_a_week_lists_once_and_reads_a_heartbeat_ea
     num_checkpoints = 7 * 24
     for step in range(num_checkpoints):
         lease.commit("checkpoint", {"step": step})
+    run = RunIdentity(dag_id="p", run_id="week", task_id="train")
+    of_work: dict[str, Any] = {"pipeline": "p", "stage": "train", "work_id": "f" * 64, "artifact_uri": "u", "digest": "d", "run": run}
+    made = StageResult(**of_work, attempt_id="a1", attempts=1, committed_at="")
     now, beats = [0.0], [0]
 
     def sleep(seconds: float) -> None:
@@ -58,16 +61,18 @@ def test_an_hour_beside_a_training_of_a_week_lists_once_and_reads_a_heartbeat_ea
             work_folder.write_heartbeat("a1", {"beat": beats[0]})
         if now[0] == 1800:
             lease.commit("checkpoint", {"step": num_checkpoints})
-        if now[0] >= 3600:
+        if now[0] == 3600:
             lease.commit(leases.COMMIT, {})
+        if now[0] >= 3620:
+            work_folder.create_result(made)
 
     monkeypatch.setattr(local, "time", SimpleNamespace(sleep=sleep, monotonic=lambda: now[0]))
     monkeypatch.setattr(leases, "AwakeClock", lambda: lambda: now[0])
     requests.clear()
     waiter = RunIdentity(dag_id="p", run_id="other", task_id="train")
     task = cast(StageTask, SimpleNamespace(work=SimpleNamespace(folder=work_folder), run=waiter, say=print))
-    assert local.wait_for_others(task) == (0, None)
-    polls = 3600 / local.POLL_SECONDS + 1
+    assert local.wait_for_others(task) == (0, made), "a result whose write takes 20 s after its commit is waited for"
+    polls, polls_of_a_commit = 3620 / local.POLL_SECONDS + 1, 20 / local.POLL_SECONDS + 1
     assert requests["list"] == polls
-    revisions, results = num_checkpoints + 3, 3
-    assert requests["get"] <= polls + revisions + results
+    revisions, results = num_checkpoints + 3, 4
+    assert requests["get"] <= polls + polls_of_a_commit + revisions + results

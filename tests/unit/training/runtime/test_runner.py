@@ -4,13 +4,14 @@ import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 import duckdb
 import pytest
 
 from training.code.loaded import LoadedCode
-from training.contracts import ExitCode, RunIdentity, StageRequest, sha256_hex
+from training.contracts import ExitCode, RunIdentity, StageRequest, StageResult, sha256_hex
 from training.errors import DataError, HungError, NightshiftError, PreemptedError, ReplicasDifferError
 from training.process.waiting import database_wait_seconds
 from training.runtime import runner
@@ -89,7 +90,7 @@ def test_finished_work_leaves_a_result_a_log_and_a_free_lease(store: Store, work
     assert store.manifests.get(result.artifact_uri).digest == result.digest
     holder = holder_of(work_folder.chain())
     assert holder is not None
-    assert holder.released
+    assert holder.has_committed
     assert work_folder.error("a1") is None
 
 
@@ -102,6 +103,25 @@ def test_a_stage_that_ends_before_its_first_heartbeat_leaves_five_files(
     names = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
     ours = {"_RESULT.json", "attempts/a1/_REQUEST.json", "attempts/a1/log.txt"}
     assert names == {*ours, "journal/0000000001.json", "journal/0000000002.json"}
+
+
+def test_a_stage_beats_until_its_result_is_there(store: Store, work_folder: WorkFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("training.runtime.runner.HEARTBEAT_SECONDS", 0.01)
+    beaten, beat, create = threading.Event(), WorkFolder.write_heartbeat, WorkFolder.create_result
+
+    def write_heartbeat(folder: WorkFolder, *arguments: Any) -> None:
+        beat(folder, *arguments)
+        beaten.set()
+
+    def create_result(folder: WorkFolder, result: StageResult) -> bool:
+        beaten.clear()
+        assert beaten.wait(20), "the write hangs, and nothing says that this attempt lives"
+        return create(folder, result)
+
+    monkeypatch.setattr(WorkFolder, "write_heartbeat", write_heartbeat)
+    monkeypatch.setattr(WorkFolder, "create_result", create_result)
+    assert run(make(), ask(store, "a1"), stop=StopFlag()) is ExitCode.DONE
+    assert work_folder.result() is not None
 
 
 @pytest.mark.parametrize("form", ["path", "uri", "uri with blanks"])

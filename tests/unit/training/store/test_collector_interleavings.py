@@ -60,7 +60,7 @@ class Scene:
                     digest=manifest.digest,
                     run=identity,
                     attempt_id=f"a-{run}",
-                    attempts=1,
+                    attempts=lease.epoch,
                     committed_at="",
                 )
                 lease.commit(COMMIT, {"artifact_uri": uri})

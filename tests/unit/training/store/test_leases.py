@@ -19,6 +19,20 @@ def work_folder(tmp_path: Path) -> WorkFolder:
     return Store(str(tmp_path)).work_folder("p", "train", "f" * 64)
 
 
+def result_of(attempt_id: str) -> StageResult:
+    return StageResult(
+        pipeline="p",
+        stage="train",
+        work_id="f" * 64,
+        artifact_uri="u",
+        digest="d",
+        run=RunIdentity(dag_id="p", run_id="r", task_id="train"),
+        attempt_id=attempt_id,
+        attempts=1,
+        committed_at="2026-01-01T00:00:00+00:00",
+    )
+
+
 def kinds(work_folder: WorkFolder) -> list[str]:
     return [entry.value["kind"] for entry in work_folder.chain().history()]
 
@@ -111,9 +125,26 @@ def test_work_without_a_lease_has_no_holder(work_folder: WorkFolder) -> None:
     assert HolderWatch(work_folder, owner="one").poll() == (None, 0)
 
 
-def test_lease_is_free_for_another_owner_after_the_commit(work_folder: WorkFolder) -> None:
+def test_lease_is_free_for_another_owner_once_the_result_follows_the_commit(work_folder: WorkFolder) -> None:
     Lease.acquire(work_folder, owner="one", attempt_id="a").commit(COMMIT, {})
+    watch = HolderWatch(work_folder, owner="two", clock=lambda: 0.0)
+    holder, takeover_epoch = watch.poll()
+    assert (holder is not None and holder.has_committed, takeover_epoch) == (True, 0), "its result is on the way"
+    with pytest.raises(LeaseHeldError):
+        Lease.acquire(work_folder, owner="two", attempt_id="b")
+    assert work_folder.create_result(result_of("a"))
+    assert watch.poll() == (None, 0)
     assert Lease.acquire(work_folder, owner="two", attempt_id="b").epoch == 2
+
+
+def test_an_attempt_that_dies_between_its_commit_and_its_result_is_taken_over(work_folder: WorkFolder) -> None:
+    Lease.acquire(work_folder, owner="one", attempt_id="a").commit(COMMIT, {})
+    now = [0.0]
+    watch = HolderWatch(work_folder, owner="two", ttl_seconds=15, clock=lambda: now[0])
+    assert watch.poll()[0] is not None
+    now[0] += 15
+    assert watch.poll() == (None, 1)
+    assert Lease.acquire(work_folder, owner="two", attempt_id="b", takeover_epoch=1).epoch == 2
 
 
 def test_holder_counts_as_dead_only_after_its_heartbeat_stood_still_by_the_observers_clock(work_folder: WorkFolder) -> None:
@@ -202,23 +233,8 @@ def test_commit_and_check_from_two_threads_never_look_like_a_foreign_writer(work
 
 
 def test_second_result_in_a_work_folder_is_refused(work_folder: WorkFolder) -> None:
-    run = RunIdentity(dag_id="p", run_id="r", task_id="train")
-
-    def result(attempt_id: str) -> StageResult:
-        return StageResult(
-            pipeline="p",
-            stage="train",
-            work_id="f" * 64,
-            artifact_uri="u",
-            digest="d",
-            run=run,
-            attempt_id=attempt_id,
-            attempts=1,
-            committed_at="2026-01-01T00:00:00+00:00",
-        )
-
-    assert work_folder.create_result(result("a"))
-    assert not work_folder.create_result(result("b"))
+    assert work_folder.create_result(result_of("a"))
+    assert not work_folder.create_result(result_of("b"))
     stored = work_folder.result()
     assert stored is not None
     assert stored.attempt_id == "a"
