@@ -22,7 +22,7 @@ from training.errors import DataError, first_line, shown
 from training.runtime.stage_memory import engine_memory_bytes
 from training.sources.compression import plain_file
 from training.sources.csv_reader import read_header, scan, unequal_row
-from training.sources.jsonl_reader import BYTE_ORDER_MARK, first_keys
+from training.sources.jsonl_reader import BYTE_ORDER_MARK, first_keys, read_jsonl
 from training.sources.size_limits import table_limit_bytes
 from training.spec.reader.yaml import CONTROL
 from training.spec.scalar_types import SourceName
@@ -115,12 +115,24 @@ def opened(files: TableFiles, folder: Path, report: Report, *, label: str, zone:
     with hardened([folder, *folders], memory_limit=f"{engine_memory_bytes()}B") as connection:
         try:
             yield _Opening(files, plain, parquet, connection, folder, report, label).found(zone)
-        except (duckdb.InvalidInputException, duckdb.ConversionException, duckdb.IOException) as err:
+        except (DataError, duckdb.InvalidInputException, duckdb.ConversionException, duckdb.IOException) as err:
+            if files.kind == "jsonl":
+                _check_lines(plain)
+            if isinstance(err, DataError):
+                raise
             if (row := UNEQUAL_ROW.search(str(err))) is not None:
                 line, cells, expected = (int(row[key]) for key in ("line", "cells", "expected"))
                 raise unequal_row(str(plain.get(Path(row["file"]), files.root)), line, cells, expected) from err
             message = f"{files.root} cannot be read: {first_line(err)}"
             raise DataError("data.format", message, hint="repair the file, or write it again") from err
+
+
+def _check_lines(plain: Mapping[Path, Path]) -> None:
+    """Raise what ingest would: DuckDB's error names no line, and a line without an object is a row without values for it."""
+    for path, named in plain.items():
+        keys = first_keys(path, source=str(named)) or []
+        for _ in read_jsonl(path, keys, {}, source=str(named)):
+            pass
 
 
 def _plain(path: Path, folder: Path) -> Path:
@@ -183,8 +195,6 @@ class _Opening:
         counted = [f"count(*) FILTER ({quoted(name)} IS NULL)" for name in of_path]
         counted += [f"approx_count_distinct({quoted(name)})" for name in columns]
         num_rows, *counts = counts_of(self.connection, ["count(*)", *counted], "rows")
-        if not num_rows:
-            raise _empty(self.files.root)
         columns |= {name: replace(of_path[name], num_missing=count) for name, count in zip(of_path, counts, strict=False)}
         columns = {name: replace(columns[name], num_values=n) for name, n in zip(columns, counts[len(of_path) :], strict=True)}
         return FoundTable(
@@ -260,7 +270,10 @@ class _Opening:
     ) -> dict[str, FoundColumn]:
         """Find which texts are numbers; all other columns have their types."""
         self.connection.execute(f"CREATE VIEW raw AS {query}")
-        missing = counts_of(self.connection, [f"count(*) FILTER ({quoted(name)} IS NULL)" for name in names.values()])
+        counted = [f"count(*) FILTER ({quoted(name)} IS NULL)" for name in names.values()]
+        num_rows, *missing = counts_of(self.connection, ["count(*)", *counted])
+        if not num_rows:
+            raise _empty(self.files.root)
         found = {}
         for (source, name), count in zip(names.items(), missing, strict=True):
             column = FoundColumn(name=name, type=declared[source].type, num_missing=count, keys=declared[source].stored_keys)

@@ -84,6 +84,14 @@ DAMAGES = {
     "jsonl": ("absent", "later", "nan", "twice", "array", "blank_lines", "crlf", "bom", "empty_part", "huge", "latin", "infinite"),
     "parquet": ("empty_part", "other_types"),
 }
+CODES: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("blank_lines", "crlf", "bom", "other_types"), ("",)),
+    **dict.fromkeys(("header_only", "empty_part"), ("", "data.empty")),
+    "closing_comma": ("", "init.columns"),
+    "other_header": ("init.time", "init.columns"),
+    "huge": ("", "schema.type"),
+}
+"""By which `init` may refuse a table of a damage, with nothing among them where it may accept it; of all others, `format.` and the form."""
 
 
 @dataclass(kw_only=True)
@@ -94,6 +102,11 @@ class GeneratedTable:
     form: str
     kinds: dict[str, str]
     damages: list[str] = field(default_factory=list)
+
+    @property
+    def codes(self) -> set[str]:
+        """As `CODES`."""
+        return {code for damage in self.damages for code in CODES.get(damage, (f"format.{self.form}",))} or {""}
 
     @property
     def words(self) -> str:
