@@ -210,6 +210,8 @@ def airflow_settings(settings: Settings) -> dict[str, str]:
         "scheduler": {
             # Between two tasks the scheduler sleeps for so long; a second of it times eight stages would be felt.
             "scheduler_idle_sleep_time": "0.1",
+            # A loop examines first the runs in which a task ended. With the default of 20 one of a full night takes three times as long.
+            "max_dagruns_per_loop_to_schedule": str(parallelism(settings)),
             # A killed scheduler costs so long: Airflow's own interval is five minutes.
             "orphaned_tasks_check_interval": "10",
             "scheduler_health_check_threshold": "12",

@@ -11,13 +11,15 @@ import ctypes
 import multiprocessing
 from collections.abc import Iterator
 from multiprocessing import SimpleQueue
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow.executors.local_executor import _run_worker
 
 from nightshift.airflow_ext.preloading import forget_if_changed
 
 if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
     from airflow.executors.base_executor import ExecutorConf
     from airflow.executors.workloads import ExecutorWorkload
     from airflow.executors.workloads.types import WorkloadKey, WorkloadState
@@ -60,6 +62,11 @@ class Worker(multiprocessing.Process):
         super().start()
         self._output._writer.close()  # type: ignore[attr-defined]
         self._input._reader.close()  # type: ignore[attr-defined]
+
+    @property
+    def results_reader(self) -> Connection[Any, Any]:
+        """Readable when there is a result, or when the process has died."""
+        return self._output._reader  # type: ignore[attr-defined, no-any-return]
 
     def take(self, workload: ExecutorWorkload) -> None:
         """Run a workload; only if this worker is idle. A worker that has died keeps it, and is found dead by the next look."""

@@ -46,7 +46,7 @@ class Sources:
     def __init__(self, root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> None:
         self._folders: dict[str, Path | None] = {OURS: root}
         self._packages = own_packages(environ)
-        self._listings: dict[Path, frozenset[str]] = {}
+        self._listings: dict[str, frozenset[str]] = {}
         self._path = [folder for folder in MODEL_PATH.value(environ).split(os.pathsep) if folder]
 
     def folder_of(self, top: str) -> Path | None:
@@ -67,25 +67,27 @@ class Sources:
         """Return the name in `Code.files` of a file of a module's package."""
         return path.relative_to(self.folder_of(module.partition(".")[0]) or ROOT).as_posix()
 
-    def modules(self, module: str) -> Iterator[tuple[str, Path]]:
+    def modules(self, module: str) -> Iterator[tuple[str, str]]:
         """Yield (name, file) of a module and of the packages above it, as far as there are such files; a namespace package has none."""
+        # Texts: a closure asks for thousands of names, most of them of no module.
         parts = module.split(".")
-        folder = self.folder_of(parts[0])
+        top = self.folder_of(parts[0])
+        folder = "" if top is None else str(top)
         for number, part in enumerate(parts, 1):
-            names = self._names_in(folder) if folder is not None else frozenset()
-            if folder is None or not names:
+            names = self._names_in(folder) if folder else frozenset()
+            if not names:
                 return
-            name, inner = ".".join(parts[:number]), folder / part
+            name, inner = ".".join(parts[:number]), f"{folder}/{part}"
             if part in names and "__init__.py" in self._names_in(inner):
-                yield name, inner / "__init__.py"
+                yield name, f"{inner}/__init__.py"
             elif f"{part}.py" in names:
-                yield name, folder / f"{part}.py"
+                yield name, f"{inner}.py"
             elif part not in names:
-                yield from ((name, folder / file) for file in sorted(names) if file.startswith(f"{part}.") and file.endswith(".so"))
+                yield from ((name, f"{folder}/{file}") for file in sorted(names) if file.startswith(f"{part}.") and file.endswith(".so"))
                 return
             folder = inner
 
-    def _names_in(self, folder: Path) -> frozenset[str]:
+    def _names_in(self, folder: str) -> frozenset[str]:
         if folder not in self._listings:
             try:
                 self._listings[folder] = frozenset(os.listdir(folder))
@@ -143,7 +145,7 @@ class Module:
 
 def walk(roots: Iterable[str], sources: Sources, cache: ImportsCache, leads: Callable[[Module], Iterable[str]]) -> Iterator[Module]:
     """Yield the modules of these names that are training's or users', the packages above them, and so on for what `leads` names of each."""
-    waiting, asked, found = list(roots), set[str](), set[Path]()
+    waiting, asked, found = list(roots), set[str](), set[str]()
     while waiting:
         name = waiting.pop()
         if name in asked:
@@ -152,7 +154,7 @@ def walk(roots: Iterable[str], sources: Sources, cache: ImportsCache, leads: Cal
         for each, path in sources.modules(name):
             if path not in found:
                 found.add(path)
-                module = _read(each, path, sources, cache)
+                module = _read(each, Path(path), sources, cache)
                 yield module
                 waiting += leads(module)
 

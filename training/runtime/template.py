@@ -325,23 +325,30 @@ def resident_bytes(pid: int) -> int:
 
 
 def stamps_of_code() -> Stamps:
-    """Return path to modification time in ns and size of the files of this package, and of the folders into which libraries are installed.
+    """Return path to modification time in ns and size of the files of this package, and of `folders_of_libraries`.
 
-    What may be edited while the template runs; an installation of a library changes its folder. In a folder of PYTHONPATH, which a user's
-    own files may change at any time, that is the folder with what the distribution says of itself.
+    What may be edited while the template runs.
     """
     package = Path(__file__).resolve().parent.parent
-    folders = {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")}
-    for folder in filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)):
-        folders |= {found for kind in ("dist", "egg") for found in Path(folder).glob(f"*.{kind}-info")}
     found = {}
     # A folder may go while it is read: no reason to end, and all forks with it.
     sources = (Path(folder, name) for folder, _, names in os.walk(package) for name in names if name.endswith(".py"))
-    for path in (*sources, *folders):
+    for path in (*sources, *folders_of_libraries()):
         with suppress(OSError):
             state = path.stat()
             found[str(path)] = (state.st_mtime_ns, state.st_size)
     return found
+
+
+def folders_of_libraries() -> set[Path]:
+    """Return the folders that an installation of a library changes.
+
+    In a folder of PYTHONPATH, which a user's own files may change at any time, the folder with what the distribution says of itself.
+    """
+    folders = {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")}
+    for folder in filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)):
+        folders |= {found for kind in ("dist", "egg") for found in Path(folder).glob(f"*.{kind}-info")}
+    return folders
 
 
 def libraries() -> Iterator[str]:

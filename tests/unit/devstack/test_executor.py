@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing.connection
 import os
 import signal
 import time
@@ -19,6 +20,7 @@ import pytest
 from airflow.executors.base_executor import BaseExecutor, ExecutorConf
 from airflow.jobs.job import Job
 from airflow.models import import_all_models  # noqa: TID251 - a part of the scheduler, no DAG
+from airflow.models.dagrun import DagRun  # noqa: TID251
 from airflow.models.taskinstance import TaskInstance  # noqa: TID251
 from airflow.models.taskinstancekey import TaskInstanceKey  # noqa: TID251
 from sqlalchemy import create_engine, insert, select, update
@@ -130,10 +132,10 @@ def test_sleep_of_any_length_makes_no_task_silent_and_a_jump_of_the_wall_clock_d
 
 @pytest.fixture
 def airflow_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> sessionmaker[Session]:
-    """Return sessions of a database with the two tables of Airflow's that the executor reads."""
+    """Return sessions of a database with the tables of Airflow's that the executor uses."""
     import_all_models()
     engine = create_engine(f"sqlite:///{tmp_path}/airflow.db")
-    Job.metadata.create_all(engine, tables=[Job.__table__, TaskInstance.__table__])  # type: ignore[list-item]
+    Job.metadata.create_all(engine, tables=[Job.__table__, TaskInstance.__table__, DagRun.__table__])  # type: ignore[list-item]
     sessions = sessionmaker(engine)
 
     @contextlib.contextmanager
@@ -215,6 +217,8 @@ def executor(
         is_first = len((tmp_path / f"{name}.starts").read_text().split()) == 1
         if name.startswith("deadly") or (name.startswith("dies-once") and is_first):
             os.kill(os.getpid(), signal.SIGKILL)
+        if name.startswith("lasts"):
+            os.open(tmp_path / name, os.O_RDONLY)  # until the test opens the other end
         if name.startswith("fails"):
             raise RuntimeError("as the test wants it")
         return 0
@@ -317,7 +321,7 @@ def test_end_waits_for_the_running_workload_and_reports_it(executor: SleepTolera
     assert not executor.workers
 
 
-def test_scheduler_waits_only_while_there_is_nothing_to_run_or_to_report(
+def test_scheduler_waits_for_its_database_only_while_there_is_nothing_to_run_or_to_report(
     executor: SleepTolerantLocalExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits: list[int] = []
@@ -327,9 +331,61 @@ def test_scheduler_waits_only_while_there_is_nothing_to_run_or_to_report(
     assert not waits
     sync_until(executor, lambda: len(executor.event_buffer) == 3)
     assert not waits
-    executor.get_event_buffer()
     executor.sync()
     assert waits == [1]
+
+
+def test_scheduler_waits_for_the_end_of_a_running_task_after_a_loop_in_which_none_began_or_ended(
+    executor: SleepTolerantLocalExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+    real = multiprocessing.connection.wait
+
+    def wait(readers: Any, seconds: float) -> object:
+        if seconds:  # not a look at whether there is a result
+            waits.append(seconds)
+            os.close(os.open(tmp_path / "lasts", os.O_WRONLY))
+        return real(readers, seconds)
+
+    os.mkfifo(tmp_path / "lasts")
+    monkeypatch.setattr(module, "LOOK_SECONDS", 3600.0)
+    monkeypatch.setattr("multiprocessing.connection.wait", wait)
+    queue(executor, "lasts")
+    executor.sync()
+    assert not waits, "there may be more to begin"
+    executor.sync()
+    assert waits == [module.MAX_WAIT_SECONDS]
+    sync_until(executor, lambda: bool(executor.event_buffer))
+    assert states_of(executor) == {"lasts": "success"}
+
+
+def test_end_or_death_of_a_worker_ends_the_wait_for_its_task(executor: SleepTolerantLocalExecutor, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "lasts")
+    queue(executor, "lasts")
+    worker = next(worker for worker in executor.workers.values() if worker.workload is not None)
+    assert not multiprocessing.connection.wait([worker.results_reader], 0)
+    worker.kill()
+    assert multiprocessing.connection.wait([worker.results_reader], 60)
+
+
+def test_run_whose_task_ended_is_examined_first(executor: SleepTolerantLocalExecutor, airflow_database: sessionmaker[Session]) -> None:
+    runs: Any = DagRun.__table__
+    keys = {1: ("p", "r"), 2: ("p", "other"), 3: ("other", "r")}
+    same = {
+        "run_type": "manual",
+        "run_after": START,
+        "last_scheduling_decision": START,
+        "clear_number": 0,
+        "log_template_id": 1,
+        "triggered_by": "test",
+    }
+    with airflow_database.begin() as session:
+        session.execute(insert(runs), [{"id": number, "dag_id": dag, "run_id": run, **same} for number, (dag, run) in keys.items()])
+    queue(executor, "one")
+    sync_until(executor, lambda: bool(executor.event_buffer))
+    with airflow_database() as session:
+        is_first = {number: instant is None for number, instant in session.execute(select(runs.c.id, runs.c.last_scheduling_decision))}
+    assert is_first == {1: True, 2: False, 3: False}
 
 
 def test_worker_is_forked_without_the_connection_of_the_idle_wait(

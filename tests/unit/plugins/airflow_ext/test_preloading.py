@@ -29,11 +29,16 @@ before = set(sys.modules)
 from airflow.dag_processing.dagbag import BundleDagBag
 from airflow.serialization.serialized_objects import DagSerialization
 from nightshift.wiring.pipeline import pipeline_dag
+from training.spec.registry import installed
 from training.spec.trigger_form import _schema_of
+looks = installed.cache_info().misses
 made = _schema_of.cache_info().misses
 dag = pipeline_dag(sys.argv[1])
 DagSerialization.to_dict(dag)
 found = {"tasks": len(dag.tasks), "threads": threads, "more": sorted(set(sys.modules) - before)}
+from training.spec.descriptors.families import own_packages
+own_packages()
+found["looks"] = installed.cache_info().misses - looks
 print(json.dumps({**found, "schemas": _schema_of.cache_info().misses - made}))
 """
 
@@ -50,7 +55,7 @@ def test_parsing_and_serialising_a_pipeline_imports_and_makes_nothing_that_was_n
     assert found["tasks"] == 8
     # Codecs are loaded by use.
     assert [name for name in found["more"] if not name.startswith("encodings.")] == []
-    assert found["schemas"] == 0
+    assert found["schemas"] == found["looks"] == 0
     # A fork has no other thread than the one that forks: whatever they held stays held in it.
     assert found["threads"] == 1
 
@@ -125,6 +130,14 @@ def test_removed_preloaded_file_is_a_change(edited_package: Path) -> None:
     (edited_package / "code.py").unlink()
     assert preloading.forget_if_changed()
     assert "nightshift_edited.code" not in sys.modules
+
+
+def test_library_that_is_installed_is_a_change(edited_package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("training.runtime.template.folders_of_libraries", lambda: {tmp_path})
+    preloading.preload()
+    assert not preloading.forget_if_changed()
+    (tmp_path / "new_library-1.0.dist-info").mkdir()
+    assert preloading.forget_if_changed()
 
 
 def test_worker_looks_for_edited_code_before_each_workload_and_not_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
