@@ -6,18 +6,17 @@ What MLflow does not take, a later attempt, a later stage or housekeeping sends 
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 from zoneinfo import ZoneInfo
 
 from training.contracts import Scalar, instant_text
 from training.engine.tracking.machine_metrics import MachineMetrics
-from training.engine.tracking.mlflow_delivery import MAX_PARAM_CHARS, QUICK, deliver, deliver_if_reachable, open_run, send
+from training.engine.tracking.mlflow_delivery import MAX_PARAM_CHARS, deliver, deliver_if_reachable, open_run, quick_requests, send
 from training.engine.tracking.mlflow_journal import Backlog, End, RunDescription, RunJournal, backlog_name
 from training.engine.tracking.nvml import Nvml
 from training.errors import StoreError, first_line
@@ -148,9 +147,10 @@ class Tracker:
         self._writer = JournalWriter(MetricJournal(bucket, request.pipeline, str(self._metrics)), request.attempt_id)
         self._writing = Repeated(self._write, "metrics", WRITE_SECONDS, "metrics wait for the store: %s")
         self._sending = Repeated(self._send, "tracking", SEND_SECONDS, "MLflow is away, metrics are kept: %s")
+        self._quick = ExitStack()
         if self._enabled:
-            for name, value in QUICK.items():
-                os.environ.setdefault(name, value)
+            # Here, and not around each request: the environment is the process's, and the requests are a thread's.
+            self._quick.enter_context(quick_requests())
             self._machine = MachineMetrics(Nvml(GPUS.value()) if request.parameters.get("device") else None)
             self._writing.start()
             self._sending.start()
@@ -174,6 +174,7 @@ class Tracker:
             logger.warning("%d points of metrics were dropped: %s", missing, self._writing.failure or "the store answers slowly")
         self._opens_by = 0.0
         self._sending.close(CLOSE_SECONDS)
+        self._quick.close()
         self._is_complete = not missing and self.run_id is not None and self._sent == self._writer.last
         if not self._is_complete:
             logger.warning("tracking delayed: metrics wait in the store for MLflow (%s)", self._sending.failure or "it answers slowly")
@@ -187,7 +188,8 @@ class Tracker:
         try:
             self._journal.note(self._backlog, Backlog(after=self._sent, end=End(status=status, ended_at_ms=_now_ms())))
             if self._is_complete:
-                deliver(self._client, self._journal, [self._backlog])
+                with quick_requests():
+                    deliver(self._client, self._journal, [self._backlog])
         except Exception as err:
             logger.warning("the status of the MLflow run %s is not set now: %s", self.run_id, first_line(err))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import sys
 import threading
 import time
@@ -129,6 +130,21 @@ def test_metrics_parameters_tags_and_status_reach_the_run(bench: LoopBench, serv
     assert tags["nightshift.as_of"] == "2026-01-01T00:00:00+00:00"
     assert tags["nightshift.git_dirty"] in ("true", "false")
     assert bench.store.bucket.list("tracking") == []
+
+
+def test_short_timeouts_of_mlflows_client_end_with_the_tracking(bench: LoopBench, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "77")
+    monkeypatch.delenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", raising=False)
+
+    def retries() -> str | None:
+        return os.environ.get("MLFLOW_HTTP_REQUEST_MAX_RETRIES")
+
+    tracker = tracker_of(bench)
+    tracker.log(1, loss=0.5)
+    assert retries() == "1"
+    assert tracker.close()
+    tracker.finish("FINISHED")
+    assert (retries(), os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"]) == (None, "77")
 
 
 def test_samples_of_the_machine_are_logged_at_the_newest_step(bench: LoopBench, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
