@@ -281,7 +281,11 @@ def _ranks(count: int, share: float, method: str) -> tuple[list[int], float]:
 
 
 def _between(low: float, high: float, weight: float) -> float:
-    """Return the number between two, as `numpy.quantile` rounds it."""
+    """Return the number between two, as `numpy.quantile` rounds it; where one is infinite, numpy has NaN."""
+    if not weight:
+        return low
+    if math.isinf(low) or math.isinf(high):
+        return low + high
     difference = high - low
     return high - difference * (1 - weight) if weight >= 0.5 else low + difference * weight
 

@@ -263,6 +263,8 @@ def test_a_page_is_opened_or_its_address_printed(
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://mlflow.example.com/")
     assert opens(["search_ranking"]) == 0
     assert capsys.readouterr().out == "https://mlflow.example.com/#/models/search_ranking\n"
+    assert opens(["search_ranking", "--pipeline"]) == 0
+    assert capsys.readouterr().out == f"{server.url}/dags/search_ranking\n"
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     assert opens(["search_ranking", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"url": f"{server.url}/dags/search_ranking"}

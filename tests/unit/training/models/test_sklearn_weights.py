@@ -105,3 +105,11 @@ def test_a_class_that_a_module_imports_and_one_that_opens_files_are_refused(plac
 def test_the_one_class_of_scipy_that_an_estimator_has_is_loaded() -> None:
     estimator = IsotonicRegression().fit(np.arange(5.0), np.arange(5.0) ** 2)
     assert np.array_equal(loaded(saved(estimator), ()).predict([1.5, 3.0]), estimator.predict([1.5, 3.0]))
+
+
+def test_an_estimator_that_has_what_no_file_holds_is_refused_by_name() -> None:
+    estimator = LinearRegression().fit([[0.0], [1.0]], [0.0, 1.0])
+    estimator.rows_ = (row for row in [1, 2])
+    with pytest.raises(DataError, match="skops cannot save LinearRegression: cannot pickle 'generator' object") as caught:
+        saved(estimator)
+    assert (caught.value.code, caught.value.hint) == ("estimator.unsaved", "use another estimator")

@@ -375,6 +375,15 @@ def test_quantiles_of_the_numbers_of_a_column_are_those_of_numpy(method: str) ->
     assert [check.status for check in found] == ["passed"] * 2
 
 
+@pytest.mark.parametrize(("share", "expected"), [(0.1, -math.inf), (0.3, -math.inf), (0.6, 2.0), (0.7, math.inf), (0.9, math.inf)])
+def test_a_quantile_beside_infinite_numbers_is_a_number(share: float, expected: float) -> None:
+    ranges = {"quantiles": [share], "value_ranges": [[expected, expected]]}
+    arguments = {"column": "x", "quantile_ranges": ranges, "allow_relative_error": "linear"}
+    quantile = {"type": "expect_column_quantile_values_to_be_between", "kwargs": arguments}
+    (found,) = judged_frame([quantile], pd.DataFrame({"x": [-math.inf, -math.inf, 1.0, 2.0, math.inf, math.inf]}))
+    assert found.status == "passed"
+
+
 def test_a_rank_of_many_numbers_is_found_in_its_bin(tmp_path: Path) -> None:
     rng = np.random.default_rng(2)
     values = rng.permutation(np.concatenate([rng.normal(size=5_000), [-math.inf] * 30, [math.inf] * 40, [-0.0, 0.0]]))
