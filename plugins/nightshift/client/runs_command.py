@@ -26,9 +26,9 @@ from datetime import datetime
 from itertools import islice
 from typing import Any, Final
 
-from nightshift.client.client import ENDED, Client
+from nightshift.client.client import Client
 from nightshift.client.query_command import describe_server_command, print_cut, print_json, print_lines
-from nightshift.queries.schemas import Run, StageRun
+from nightshift.queries.schemas import Run, RunSummary, StageRun
 from training.command_line import number_from
 from training.contracts import JsonObject
 from training.errors import DeniedError, shown, spec_error
@@ -150,7 +150,8 @@ def _list(client: Client, options: argparse.Namespace) -> int:
         return 0
     width = max((len(run.id) for run in found), default=0)
     for run in found:
-        print_cut(f"{run.id:<{width}}  {run.state:<8}  {time_words(run.started_at)}  {for_terminal(run.note or '')}".rstrip())
+        words = for_terminal("; ".join(filter(None, [waiting_words(run), run.note])))
+        print_cut(f"{run.id:<{width}}  {run.state:<8}  {time_words(run.started_at)}  {words}".rstrip())
     if not found:
         sys.stdout.write("there is no such run\n")
     return 0
@@ -206,7 +207,7 @@ def _restore(client: Client, options: argparse.Namespace) -> int:
 def started(client: Client, options: argparse.Namespace, run: Run) -> int:
     if options.unpause:
         client.switch(run.pipeline, on=True)
-    elif not options.wait and run.state == "queued" and client.pipeline(run.pipeline).is_paused:
+    elif not options.wait and run.waits_for:
         sys.stderr.write(f"warning: {_paused(run)} until `nightshift schedule on {run.pipeline}`\n")
     if options.wait:
         if not options.json:
@@ -215,7 +216,7 @@ def started(client: Client, options: argparse.Namespace, run: Run) -> int:
 
         def look(run: Run) -> None:
             show(run)
-            if run.state not in ENDED and client.pipeline(run.pipeline).is_paused:
+            if run.waits_for:
                 raise DeniedError("pipeline.paused", _paused(run), hint=f"nightshift schedule on {run.pipeline}")
 
         run = client.wait(run.id, each=look)
@@ -247,11 +248,16 @@ class _StageReporter:
                 sys.stdout.flush()
 
 
+def waiting_words(run: RunSummary) -> str:
+    """Return what an unfinished run of a paused pipeline waits for; empty for other runs."""
+    return f"waits for {run.waits_for}" if run.waits_for else ""
+
+
 def head_lines(run: Run) -> list[str]:
     """Return a run without its stages, in words."""
     lines = {
         "run": run.id,
-        "state": run.state + (f": {run.note}" if run.note else ""),
+        "state": run.state + (f", {waits}" if (waits := waiting_words(run)) else "") + (f": {run.note}" if run.note else ""),
         "as of": NOTHING if run.as_of is None else run.as_of.isoformat(),
         "started": f"{time_words(run.started_at)}" + (f" by {run.triggered_by}" if run.triggered_by else ""),
         "ended": time_words(run.ended_at),

@@ -21,7 +21,7 @@ from datetime import datetime
 
 from nightshift.client.client import Client
 from nightshift.client.query_command import describe_server_command, print_json, print_table
-from nightshift.client.runs_command import print_run, time_words
+from nightshift.client.runs_command import print_run, time_words, waiting_words
 from nightshift.queries.schemas import Model, Pipeline, RunSummary
 from training.format import NOTHING, brief
 
@@ -99,5 +99,5 @@ def _row(found: Standing) -> tuple[str, ...]:
         ", ".join(waiting) or NOTHING,
         NOTHING if run is None else time_words(run.started_at),
         NOTHING if run is None else run.state,
-        "; ".join([*since, *([run.note] if run is not None and run.note else []), *behind]),
+        "; ".join(filter(None, [*since, *([] if run is None else [waiting_words(run), run.note]), *behind])),
     )

@@ -33,7 +33,7 @@ from training.database import connect
 from training.database.pipeline_runs import record_queued
 from training.errors import DeniedError, NightshiftError, SpecError, UnavailableError, first_line, shown, spec_error
 from training.sanitizing import from_markdown
-from training.spec.rules.names import HELPER_TAG, PIPELINE_TAG
+from training.spec.rules.names import HELPER_SUFFIXES, HELPER_TAG, HOUSEKEEPING, PIPELINE_TAG, ROLLBACK
 from training.spec.trigger_form import unknown_keys
 from training.stage_table import TABLE
 
@@ -288,8 +288,9 @@ def tagged_dags(tag: str) -> Select[DagModel]:
 
 
 def summaries() -> Select[DagRun]:
-    """Return the query of all runs, as far as a summary needs them; their notes likewise."""
-    return select(DagRun).options(joinedload(DagRun.dag_run_note), defer(DagRun.conf), defer(DagRun.context_carrier))
+    """Return the query of all runs, as far as a summary needs them; their notes and DAGs likewise."""
+    dag = joinedload(DagRun.dag_model).load_only(DagModel.is_paused)
+    return select(DagRun).options(joinedload(DagRun.dag_run_note), dag, defer(DagRun.conf), defer(DagRun.context_carrier))
 
 
 def pipeline_of(found: DagModel) -> Pipeline:
@@ -318,6 +319,7 @@ def run_fields(found: DagRun) -> dict[str, Any]:
         "pipeline": found.dag_id,
         "run_id": found.run_id,
         "state": state,
+        "waits_for": _awaited(found) if state in ("queued", "running") else None,
         "run_type": str(found.run_type),
         "triggered_by": found.triggering_user_name,
         "queued_at": found.queued_at,
@@ -326,6 +328,13 @@ def run_fields(found: DagRun) -> dict[str, Any]:
         # Airflow shows it as Markdown.
         "note": None if found.note is None else from_markdown(found.note),
     }
+
+
+def _awaited(found: DagRun) -> str | None:
+    if found.dag_model is None or not found.dag_model.is_paused:
+        return None
+    is_helper = found.dag_id.endswith(HELPER_SUFFIXES) or found.dag_id in (ROLLBACK, HOUSEKEEPING)
+    return f"{found.dag_id}, which is paused: " + ("unpause it in Airflow" if is_helper else f"nightshift schedule on {found.dag_id}")
 
 
 def _run(found: DagRun, settled: Any, stages: list[StageRun]) -> Run:

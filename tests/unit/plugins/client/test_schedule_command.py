@@ -15,7 +15,8 @@ from nightshift.queries import runs
 from tests.commands import command
 from tests.unit.plugins.client.test_client import Server
 
-schedule, start = command("schedule"), command("runs", "start")
+schedule, status = command("schedule"), command("status")
+start, listed = command("runs", "start"), command("runs", "list")
 PIPELINE = "search_ranking"
 
 
@@ -53,6 +54,25 @@ def test_a_start_that_waits_ends_where_the_pipeline_is_paused(capsys: pytest.Cap
     output = capsys.readouterr()
     run_id = next(line for line in output.out.splitlines() if line.startswith(f"{PIPELINE}:"))
     assert f"[pipeline.paused] search_ranking is paused in Airflow: {run_id} waits (nightshift schedule on search_ranking)" in output.err
+
+
+@pytest.mark.usefixtures("airflow")
+def test_a_run_of_a_paused_pipeline_says_what_it_waits_for_until_it_is_switched_on(capsys: pytest.CaptureFixture[str]) -> None:
+    start([PIPELINE, "--key", "waits"])
+    run_id = next(line.split()[0] for line in capsys.readouterr().out.splitlines() if line.startswith(f"{PIPELINE}:"))
+    words = "waits for search_ranking, which is paused: nightshift schedule on search_ranking"
+
+    def shown() -> list[bool]:
+        found = []
+        for command_line, begin in ((["--limit", "1"], run_id), ([run_id], "state: "), ([], f"{PIPELINE} ")):
+            (listed if "--limit" in command_line else status)(command_line)
+            lines = capsys.readouterr().out.splitlines()
+            found.append(any(line.startswith(begin) and words in line for line in lines))
+        return found
+
+    assert shown() == [True, True, True]
+    schedule(["on", PIPELINE])
+    assert shown() == [False, False, False]
 
 
 @pytest.mark.usefixtures("airflow")
