@@ -287,6 +287,18 @@ def canary_schedule_fits(promote: Promote) -> Iterator[Violation]:
             yield Violation(("promote", "canary", "schedule"), violation.code, violation.message, violation.hint)
 
 
+def canary_can_see_new_rows(data: Data, promote: Promote) -> Iterator[Violation]:
+    """Yield a violation where no row can be newer than a canary, which is judged on newer rows alone."""
+    source = data.source
+    time = source.derive.get(source.event_time)
+    if promote.canary is None or time is None or objection(time.sql) is not None:
+        return
+    if not words(time.sql) & {name.lower() for name in (*source.columns, *source.ignore, *source.derive)}:
+        message = f"a canary is judged on rows that are newer than it, and all rows have one instant: {source.event_time} reads no column"
+        hint = "derive data.source.event_time from a column, or use promote.approval: required instead of a canary"
+        yield Violation(("promote", "canary"), "field.conflict", message, hint)
+
+
 def _both_declared_and_ignored(path: Path, columns: Mapping[str, Column], ignore: Iterable[str]) -> Iterator[Violation]:
     declared = {column.name_at_source(name) for name, column in columns.items() if column.is_in_file}
     for name in sorted(declared & set(ignore)):
@@ -331,6 +343,7 @@ RULES: Final[tuple[Rule, ...]] = (
     slices_exist,
     label_has_a_mean,
     canary_schedule_fits,
+    canary_can_see_new_rows,
     resources_fit,
     family_fits,
     optimizer_fits,
