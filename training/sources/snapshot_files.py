@@ -26,7 +26,7 @@ from training.sources.local_times import Microseconds
 from training.sources.row_filters import selected
 from training.sources.rows_outside import RowsOutside
 from training.sources.size_limits import check_size, decoded_bytes
-from training.sources.stored_types import EncodingCounts, conformed, index_columns, is_changed, nested_remedy, remedy
+from training.sources.stored_types import EncodingCounts, check_int96, conformed, index_columns, is_changed, nested_remedy, remedy
 from training.sources.table_contract import TableContract
 from training.sources.text_columns import with_typed_texts
 from training.sql.arrow_types import ARROW_TYPES
@@ -183,10 +183,11 @@ def _read_parquet(contract: TableContract, path: Path, counts: EncodingCounts, *
         size_bytes = _decoded_bytes(file, present, path, limit_bytes, source=source)
         check_size(size_bytes, limit_bytes, what=source, rows=file.metadata.num_rows)
         try:
-            rows = file.read(columns=present).select(present)
+            rows, int96 = file.read(columns=present).select(present), int96_columns(file)
+            check_int96(path, int96.intersection(present), source=source)
         except (pa.ArrowException, OSError) as err:
             raise _not_parquet(source, err) from err
-        return conformed(rows, contract.columns, source=source, counts=counts, int96=int96_columns(file))
+        return conformed(rows, contract.columns, source=source, counts=counts, int96=int96)
 
 
 def _present(contract: TableContract, schema: pa.Schema, num_rows: int, counts: EncodingCounts, *, source: str) -> list[str]:

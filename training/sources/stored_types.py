@@ -8,11 +8,13 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
+from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from training.errors import DataError, counted, shown
 from training.sources.arrow_schema import MAX_NAMES_SHOWN, type_name
@@ -26,6 +28,8 @@ EXACT_DOUBLE_DIGITS: Final = 15
 """Of a decimal: the nearest double gives all of them back."""
 INDEX: Final = re.compile(r"__index_level_\d+__")
 """The column in which pandas stores an index without a name."""
+MAX_INSTANT_SECONDS: Final = (2**63 - 1) // 10**6
+"""Of microseconds in 64 bits."""
 PANDAS: Final = b"pandas"
 NESTED: Final = ("struct<", "list<", "large_list<", "fixed_size_list<", "map<")
 STRUCT: Final = re.compile(r"struct<([^:<>]+): ")
@@ -187,6 +191,23 @@ def first_refused(values: pa.Array, convert: Convert) -> int:
         except pa.ArrowInvalid:
             end = middle
     return begin
+
+
+def check_int96(path: Path, names: Iterable[str], *, source: str) -> None:
+    """Return if microseconds hold each instant of these columns in Spark's INT96. Arrow wraps the others, and as seconds it reads all.
+
+    Raises:
+        DataError: `schema.type`, with the number of rows.
+    """
+    with pq.ParquetFile(path, coerce_int96_timestamp_unit="s") as file:
+        for name in names:
+            seconds = (batch.column(0).cast(pa.int64()) for batch in file.iter_batches(columns=[name]))
+            is_outside = pa.chunked_array([pc.greater_equal(pc.abs(each), MAX_INSTANT_SECONDS) for each in seconds], pa.bool_())
+            if count := pc.sum(is_outside).as_py():
+                row = pc.index(is_outside, pa.scalar(value=True)).as_py()
+                rows = f"{counted(count, 'row')} of {len(is_outside):,}, the first is {row}"
+                message = f"{source}, column {shown(name)}: INT96 has instants more than 292,000 years from 1970 ({rows})"
+                raise DataError("schema.type", message, hint="correct the values: they are no instants")
 
 
 def remedy(found: str, name: str) -> str:

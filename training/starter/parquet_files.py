@@ -21,6 +21,7 @@ from training.sources.stored_types import (
     EXACT_DOUBLE_DIGITS,
     EXACT_INTEGER_DIGITS,
     EncodingCounts,
+    check_int96,
     conformed,
     index_columns,
     is_changed,
@@ -143,6 +144,11 @@ def _write(
 ) -> None:
     """Write the rows in the types of `columns`; a column with a value that is not of its type is left out from then on."""
     schema = pa.schema([(name, ARROW_TYPES[columns[name].type] if name in columns else pa.null()) for name in names])
+    for name in sorted(int96 & columns.keys() - left_out.keys()):
+        try:
+            check_int96(path, [name], source=str(path))
+        except DataError as err:
+            left_out[name] = err.message
     with (
         pq.ParquetFile(path, coerce_int96_timestamp_unit="us", pre_buffer=False) as file,
         pq.ParquetWriter(plain, schema, compression="lz4") as writer,

@@ -139,6 +139,15 @@ def test_int96_is_read_by_its_key_also_of_years_beyond_nanoseconds(tmp_path: Pat
     assert found.cast(pa.int64()).to_pylist() == [MICROSECONDS, -(10**15)]
 
 
+@pytest.mark.parametrize("keys", [{"stored_as": "int96_utc"}, {"zone": "Europe/Berlin"}])
+def test_int96_that_microseconds_do_not_hold_is_refused_with_its_rows(tmp_path: Path, keys: dict[str, str]) -> None:
+    times = pa.array([0, None, 10**14, -62_135_596_800, 10**14], pa.timestamp("s"))
+    path = write(tmp_path / "a.parquet", times, use_deprecated_int96_timestamps=True)
+    with pytest.raises(DataError, match=r"column 'x': INT96 .* from 1970 \(2 rows of 5, the first is 2\)") as caught:
+        read(declared(type="timestamp", **keys), path)
+    assert caught.value.code == "schema.type"
+
+
 def as_is(contract: TableContract, path: Path, counts: EncodingCounts) -> bool:
     return part_as_is(contract, path, source="a.parquet", limit_bytes=LIMIT, counts=counts) is not None
 

@@ -14,6 +14,7 @@ import pytest
 from tests.unit.training.starter.orders_bench import NUM_ROWS, ROWS, checked_with_data, found
 from training.sql.expressions import hardened
 from training.starter.column_types import json_column
+from training.starter.parquet_files import plain_parquet
 
 HALF = NUM_ROWS // 2
 COLUMNS: dict[str, pa.Array] = {
@@ -57,6 +58,14 @@ def test_types_of_other_tools_are_declared_with_their_keys_and_pass_the_check(
     assert "'18446744073709551615', uint64, cannot be read as int64" in result["not_read"]["large"]
     assert checked_with_data(result, folder, tmp_path / "to", monkeypatch) == 0
     assert f"rows: uint8 read as int64: items ({NUM_ROWS} rows in 2 files)" in caplog.text
+
+
+def test_int96_that_microseconds_do_not_hold_is_left_out_with_its_rows(tmp_path: Path) -> None:
+    times = pa.table({"at": pa.array([0, 10**14], pa.timestamp("s")), "seen_at": pa.array([0, 1], pa.timestamp("s"))})
+    pq.write_table(times, tmp_path / "a.parquet", use_deprecated_int96_timestamps=True)
+    plain = plain_parquet([tmp_path / "a.parquet"], tmp_path, zone="UTC")
+    assert (list(plain.columns), list(plain.left_out)) == (["seen_at"], ["at"])
+    assert plain.left_out["at"].endswith("more than 292,000 years from 1970 (1 row of 2, the first is 1)")
 
 
 def test_fields_of_nested_json_are_listed() -> None:
