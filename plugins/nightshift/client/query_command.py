@@ -98,4 +98,5 @@ def print_table(rows: Sequence[Sequence[str]]) -> None:
 
 def print_cut(line: str) -> None:
     """Print a line, on a terminal as far as it is wide; a program that reads gets it whole."""
-    sys.stdout.write((line[: shutil.get_terminal_size().columns] if sys.stdout.isatty() else line) + "\n")
+    width = shutil.get_terminal_size().columns
+    sys.stdout.write((f"{line[: width - 1]}…" if len(line) > width and sys.stdout.isatty() else line) + "\n")
