@@ -152,11 +152,11 @@ def files_of(named: Sequence[str]) -> TableFiles:
 
 
 def _expanded(text: str) -> list[str]:
-    if Path(text).exists() or not glob.has_magic(text):
+    if Path(text).exists():
         return [text]
     found = sorted(glob.glob(text))
     if not found:
-        raise DataError("init.file", f"no file has the form {text}", hint="name a file, or a folder of files")
+        raise DataError("init.file", f"there is no file {text}", hint="name a file, or a folder of files")
     return found
 
 
