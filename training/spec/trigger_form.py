@@ -18,6 +18,7 @@ from training.spec.pipeline_spec import PipelineSpec
 from training.spec.reader.overrides import SNAPSHOT_PATTERN, EvaluateOverrides
 from training.spec.reader.problems import nearest
 from training.spec.schedule.instants import AS_OF_PATTERN
+from training.spec.sections.data import PipelineSource
 from training.spec.sections.evaluation import Evaluate
 from training.spec.sections.train import Train
 from training.stage_table import REFIT
@@ -36,7 +37,7 @@ _TITLES: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "settings": ("Settings", "The model family's own."),
 }
-_KEPT: Final[tuple[str, ...]] = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "enum", "items", "maxItems")
+_KEPT: Final[tuple[str, ...]] = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "enum", "items", "maxItems", "pattern")
 
 
 def params_schema(spec: PipelineSpec) -> dict[str, dict[str, JsonValue]]:
@@ -130,7 +131,7 @@ def _study_schema(spec: PipelineSpec) -> dict[str, dict[str, JsonValue]]:
 
 def _data_schema(spec: PipelineSpec) -> dict[str, JsonValue]:
     window = json_object(json_object(spec.model_dump(mode="json", include={"data": {"source": {"window"}}})["data"])["source"])
-    source = _section("Source", "", {"window": {"type": ["null", "string"], "default": window["window"]}})
+    source = _section("Source", "", {"window": _nullable(_property(_schema_of(PipelineSource), "window", window["window"]))})
     return _section("Data", "Overrides of `data` for this run alone: source.window.", {"source": source})
 
 
@@ -181,7 +182,7 @@ def _section(title: str, description: str, properties: Mapping[str, JsonObject])
 def make_schemas() -> None:
     """Make the schemas of sections, and of the settings of built-in families, which are the same for all specs and are made once."""
     families = filter(None, map(FAMILIES.get, FAMILIES.built_in))
-    for model in (Train, Evaluate, *(facts.settings for facts in families)):
+    for model in (PipelineSource, Train, Evaluate, *(facts.settings for facts in families)):
         _schema_of(model)
 
 

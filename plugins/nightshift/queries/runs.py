@@ -31,7 +31,7 @@ from nightshift.settings import Settings
 from training.contracts import ContractError, JsonObject, StageResult, require_result
 from training.database import connect
 from training.database.pipeline_runs import record_queued
-from training.errors import DeniedError, NightshiftError, SpecError, UnavailableError, first_line, shown, spec_error
+from training.errors import DeniedError, NightshiftError, Problem, SpecError, UnavailableError, first_line, shown
 from training.sanitizing import from_markdown
 from training.spec.rules.names import HELPER_SUFFIXES, HELPER_TAG, HOUSEKEEPING, PIPELINE_TAG, ROLLBACK
 from training.spec.trigger_form import unknown_keys
@@ -217,11 +217,23 @@ def trigger(dag_id: str, run_id: str, conf: JsonObject, *, by: str) -> bool:
     except (ParamValidationError, ValueError) as err:
         if unknown := list(unknown_keys(_params_schema(dag_id), conf)):
             raise SpecError("request", unknown) from err
-        hint = "docs/reference/spec.md has the keys of the sections train, evaluate and tune"
-        # Behind it: the whole schema and the whole value.
-        message = str(err).partition("\n\nFailed validating")[0]
-        raise spec_error("request", "conf.invalid", message, hint=hint) from err
+        raise SpecError("request", [_invalid(err)]) from err
     return True
+
+
+def _invalid(err: Exception) -> Problem:
+    """Return the problem of a value; Airflow's text lacks its key, and ends with the whole schema and the whole value."""
+    hint = "docs/reference/spec.md has the keys of the sections train, evaluate and tune"
+    message = str(err).partition("\n\nFailed validating")[0]
+    # Of jsonschema, with the value's place.
+    found: Any = err.__context__
+    if not hasattr(found, "absolute_path"):
+        return Problem(code="conf.invalid", message=message, hint=hint)
+    parameter = message.partition(":")[0].rpartition(" ")[2]
+    own = found.schema.get("default")
+    # A pattern says nothing to people, a value that fits it does.
+    words = f"{shown(found.instance)} is not in the form of {own}" if found.validator == "pattern" and own else found.message
+    return Problem(code="conf.invalid", message=words, hint=hint, field=".".join(map(str, (parameter, *found.absolute_path))))
 
 
 def _params_schema(dag_id: str) -> dict[str, JsonObject]:

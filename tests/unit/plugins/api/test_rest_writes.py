@@ -236,6 +236,22 @@ def test_an_unknown_key_is_answered_with_the_nearest_one(seeded: Seeded, body: A
     assert "\n" not in answer["hint"]
 
 
+@pytest.mark.parametrize(
+    ("body", "field", "words"),
+    [
+        ({"train": {"placement": {"nodes": "two"}}}, "train.placement.nodes", "'two' is not of type 'null', 'integer'"),
+        ({"data": {"source": {"window": "30x"}}}, "data.source.window", "'30x' is not in the form of 30d"),
+        ({"evaluate": {"confidence": 2}}, "evaluate.confidence", "2 is greater than the maximum of 0.9999"),
+    ],
+)
+def test_a_wrong_value_is_answered_with_its_key_before_there_is_a_run(seeded: Seeded, body: Any, field: str, words: str) -> None:
+    before = number_of_runs(seeded)
+    answer = seeded.post(START, body).json()
+    assert (answer["status"], answer["code"], answer["detail"]) == (422, "conf.invalid", words)
+    assert [each["field"] for each in answer["errors"]] == [field]
+    assert number_of_runs(seeded) == before
+
+
 def test_a_deprecated_snapshot_starts_no_run(seeded: Seeded) -> None:
     deprecate(connect(), "search_ranking", OLD, by="ann", reason="wrong labels")
     answer = seeded.post(START, {"snapshot": OLD})

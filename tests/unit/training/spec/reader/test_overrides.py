@@ -218,6 +218,12 @@ def test_form_has_the_specs_values_as_defaults_and_accepts_them(ranking: Pipelin
     assert apply_overrides(ranking, conf) == (ranking, RunParameters())
 
 
+@pytest.mark.parametrize(("window", "is_refused"), [("9d", False), ("36h", False), (None, False), ("9x", True), ('"9d', True), (9, True)])
+def test_form_refuses_a_window_that_is_no_duration_before_there_is_a_run(ranking: PipelineSpec, window: Any, *, is_refused: bool) -> None:
+    schema = jsonschema.Draft202012Validator(params_schema(ranking)["data"])
+    assert bool(list(schema.iter_errors({"source": {"window": window}}))) is is_refused
+
+
 @pytest.mark.parametrize("family", [name for name, facts in FAMILIES.usable().items() if facts.is_trained and "binary" in facts.tasks])
 def test_form_accepts_its_own_defaults_for_every_family(flights: PipelineSpec, family: str) -> None:
     facts = FAMILIES.get(family)
