@@ -182,3 +182,23 @@ def test_a_models_life(story: Story) -> None:
     client = MlflowClient(story.installation.mlflow_uri)
     lives = {str(v.version): v.tags["lifecycle"] for v in client.search_model_versions(f"name = '{MODEL}'")}
     assert lives == {"1": "champion", "2": "archived", "3": "candidate", "4": "archived"}
+
+
+def test_a_canary_of_simulated_nights_is_looked_at_as_of_the_next_one(installation: Installation) -> None:
+    life = StoryPipeline(installation, "simulated", approve_own=True)
+    life.change("canary: {for: 1s", "canary: {for: 1d")
+
+    def night(days_ago: int, train: dict[str, Any]) -> str:
+        return installation.services("run", life.name, "--night", life.as_of(days_ago)[:10], "--conf", json.dumps({"train": train}))
+
+    night(5, BAD)
+    night(4, GOOD)
+    standing = installation.ledger.standing(life.name)
+    assert (standing.champion and standing.champion.version, standing.canary and standing.canary.version) == ("1", "2")
+    # By the clock it is canary for seconds; by the nights, for the day that its rules ask for.
+    said = night(3, BAD)
+    assert "canary    promoted: simulated time: as of " in said
+    standing = installation.ledger.standing(life.name)
+    assert (standing.champion and standing.champion.version, standing.canary) == ("2", None)
+    promoted = installation.ledger.history(life.name)[-1]
+    assert (promoted.version, promoted.action, promoted.evidence["simulated"]) == ("2", "promoted", True)
