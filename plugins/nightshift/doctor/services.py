@@ -6,7 +6,7 @@ import importlib.metadata
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import httpx
@@ -26,17 +26,21 @@ MAX_CLOCK_SECONDS: Final = 30.0
 START: Final = "start it; on a laptop: make start"
 PLUGIN: Final = "put a file with `from nightshift_plugin import NightshiftPlugin` into Airflow's plugins folder, and restart its api-server"
 HEALTHY: Final = "healthy"
+MAX_EXPERIMENTS: Final = 1000
+"""Deleted ones that are looked at."""
 
 
 def mlflow(place: Installation) -> Iterator[Finding]:
-    """Ask MLflow's server for its health, its version and one experiment."""
+    """Ask MLflow's server for its health, its version and the experiments that were deleted."""
     uri = place.settings.mlflow_uri.rstrip("/")
     # A proxy of the environment cannot reach this machine's own ports.
     is_local = urlsplit(uri).hostname in (LOCAL_HOST, "localhost")
     with httpx.Client(timeout=TIMEOUT_SECONDS, headers=_account(place), trust_env=not is_local) as http:
         try:
             health = http.get(f"{uri}/health")
-            asked = http.get(f"{uri}/api/2.0/mlflow/experiments/search", params={"max_results": 1})
+            asked = http.get(
+                f"{uri}/api/2.0/mlflow/experiments/search", params={"view_type": "DELETED_ONLY", "max_results": MAX_EXPERIMENTS}
+            )
             version = http.get(f"{uri}/version")
         except httpx.TransportError as err:
             yield bad("mlflow", f"{uri} does not answer: {err}", hint=f"{START}; {TRACKING.name} has its address")
@@ -50,6 +54,16 @@ def mlflow(place: Installation) -> Iterator[Finding]:
         yield bad("mlflow", f"{uri} answers {asked.status_code} to a search for experiments", hint="see the log of its server")
     else:
         yield from _mlflow_version(uri, version)
+        yield from _deleted_experiments(place, asked.json())
+
+
+def _deleted_experiments(place: Installation, answer: Mapping[str, Any]) -> Iterator[Finding]:
+    """Trainings of such a pipeline succeed, and a line in each log says that their metrics are dropped."""
+    names = {path.stem for path in place.settings.pipelines_path.glob("*.yaml")}
+    for found in answer.get("experiments", ()):
+        if found["name"] in names:
+            hint = f"mlflow experiments restore --experiment-id {found['experiment_id']}"
+            yield bad("mlflow", f"the experiment {found['name']} was deleted: trainings are not tracked", hint=hint)
 
 
 def _mlflow_version(uri: str, answer: httpx.Response) -> Iterator[Finding]:

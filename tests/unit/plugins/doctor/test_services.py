@@ -122,7 +122,9 @@ def tracking() -> Iterator[Server]:
         yield made
 
 
-def mlflow_answers(tracking: Server, *, health: int = 200, search: int = 200, version: str = "3.17.2") -> list[str | None]:
+def mlflow_answers(
+    tracking: Server, *, health: int = 200, search: int = 200, version: str = "3.17.2", deleted: tuple[str, ...] = ()
+) -> list[str | None]:
     accounts: list[str | None] = []
 
     @tracking.mounted.get("/health")
@@ -136,7 +138,9 @@ def mlflow_answers(tracking: Server, *, health: int = 200, search: int = 200, ve
     @tracking.mounted.get("/api/2.0/mlflow/experiments/search")
     def experiments(request: Request) -> Response:
         accounts.append(request.headers.get("authorization"))
-        return JSONResponse({}, status_code=search)
+        assert request.query_params["view_type"] == "DELETED_ONLY"
+        found = [{"name": name, "experiment_id": str(number)} for number, name in enumerate(deleted, 7)]
+        return JSONResponse({"experiments": found} if found else {}, status_code=search)
 
     return accounts
 
@@ -175,6 +179,15 @@ def test_what_is_wrong_with_mlflow_is_found(tracking: Server, place: Installatio
     mlflow_answers(tracking, **answers)
     (found,) = services.mlflow(at(tracking, place))
     assert (found.is_ok, words in found.message, hint in found.hint) == (False, True, True)
+
+
+def test_a_pipeline_whose_experiment_was_deleted_is_named_with_the_command_that_restores_it(tracking: Server, place: Installation) -> None:
+    place.settings.pipelines_path.mkdir(parents=True, exist_ok=True)
+    (place.settings.pipelines_path / "clicks.yaml").touch()
+    mlflow_answers(tracking, deleted=("of a person", "clicks"))
+    _, found = services.mlflow(at(tracking, place))
+    assert (found.is_ok, found.message) == (False, "the experiment clicks was deleted: trainings are not tracked")
+    assert found.hint == "mlflow experiments restore --experiment-id 8"
 
 
 def test_an_mlflow_that_is_not_there_is_a_finding(place: Installation) -> None:
