@@ -182,11 +182,9 @@ def test_what_is_wrong_with_mlflow_is_found(tracking: Server, place: Installatio
 
 
 def test_a_pipeline_whose_experiment_was_deleted_is_named_with_the_command_that_restores_it(tracking: Server, place: Installation) -> None:
-    place.settings.pipelines_path.mkdir(parents=True, exist_ok=True)
-    (place.settings.pipelines_path / "clicks.yaml").touch()
-    mlflow_answers(tracking, deleted=("of a person", "clicks"))
+    mlflow_answers(tracking, deleted=("of a person", "flight_delay"))
     _, found = services.mlflow(at(tracking, place))
-    assert (found.is_ok, found.message) == (False, "the experiment clicks was deleted: trainings are not tracked")
+    assert (found.is_ok, found.message) == (False, "the experiment flight_delay was deleted: trainings are not tracked")
     assert found.hint == "mlflow experiments restore --experiment-id 8"
 
 
