@@ -14,7 +14,7 @@ REMEDIES: Final[Mapping[str, str]] = {
     "airflow.unclean": "the message has the last lines of `airflow db clean`; the next housekeeping tries again",
     "approval.refused": "the message says why the answer does not count; the question is asked again",
     "as_of.invalid": "write a day, `2026-01-31`, or a time with its offset, `2026-01-31T02:00:00+00:00`",
-    "attempt.over": "nothing: a newer attempt does the work",
+    "attempt.over": "nothing: another attempt has the work",
     "checkpoint.deleted": "use the checkpoint that the hint names, or start a run without one; `train.checkpoint.keep` says how many stay",
     "checkpoint.incomplete": "nothing: the checkpoint before stays the newest one; the log of the named rank has the reason",
     "checkpoint.unplanned": "correct the plan of the model: a tensor has one dtype and shape on all ranks, and shards that make it up",

@@ -142,6 +142,9 @@ def _attempt(
             return
         lease = Lease.acquire(work_folder, owner=request.run.owner, attempt_id=request.attempt_id, takeover_epoch=request.takeover_epoch)
         context.lease = lease
+        if lease.epoch > 1 and work_folder.result() is not None:
+            # An error, not a return: other ranks that have begun would wait for this one.
+            raise LeaseLostError("attempt.over", f"attempt {lease.attempt_id} of {work_folder.uri} began while another one finished it")
         if lease.is_restart:
             # A Job starts a member again that ends with 75, whatever the reason, until the launch is deleted, and the reason is read about
             # as late as that: why an attempt failed by itself is kept.

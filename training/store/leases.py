@@ -43,6 +43,7 @@ class Lease:
         self._work_folder = work_folder
         self._chain = work_folder.chain()
         self._head = head
+        self._has_committed = False
         # The heartbeat checks while a checkpoint thread commits: a commit seen between its two halves looks foreign.
         self._lock = threading.Lock()
         self.epoch = epoch
@@ -91,16 +92,22 @@ class Lease:
             while not self._chain.move(record, expected=self._head):
                 head = self._head
                 if record in self._adopt_own():
-                    return
+                    break
                 if self._head == head:
                     message = f"{self._work_folder.uri}/journal refuses record {head + 1} as existing, and does not list it"
                     raise UnavailableError("storage.conflict", message)
-            self._head += 1
+            else:
+                self._head += 1
+            self._has_committed = kind == COMMIT
 
     def check(self) -> None:
-        """Raise LeaseLostError if a newer attempt took over. Cheap while nothing happened: one listing."""
+        """Raise LeaseLostError if a newer attempt took over. Cheap while nothing happened: one listing.
+
+        After `COMMIT` it never does: the work is finished, and its result may still be the first one.
+        """
         with self._lock:
-            self._adopt_own()
+            if not self._has_committed:
+                self._adopt_own()
 
     def _adopt_own(self) -> list[Any]:
         """Continue after records of this lease that were made although their writer got the error that the storage does not answer.

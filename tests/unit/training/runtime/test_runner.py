@@ -226,6 +226,27 @@ def test_work_of_another_run_that_is_under_way_is_not_started_twice(store: Store
     assert record["code"] == "lease.held"
 
 
+@pytest.mark.parametrize("takeover_epoch", [0, 1])
+def test_work_that_another_run_finishes_while_an_attempt_begins_is_not_done_twice(
+    takeover_epoch: int, store: Store, work_folder: WorkFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    acquire = Lease.acquire
+
+    def after_the_other(*arguments: Any, **options: Any) -> Lease:
+        monkeypatch.setattr(Lease, "acquire", acquire)
+        assert run(make(), ask(store, "theirs", run_id="other"), stop=StopFlag()) is ExitCode.DONE
+        return acquire(*arguments, **options)
+
+    monkeypatch.setattr(Lease, "acquire", after_the_other)
+    asked = ask(store, "a1", takeover_epoch=takeover_epoch)
+    assert run(fail_with(RuntimeError("started")), asked, stop=StopFlag()) is ExitCode.PREEMPTED
+    record, result = work_folder.error("a1"), work_folder.result()
+    assert record is not None
+    assert record["code"] == "attempt.over"
+    assert result is not None
+    assert result.attempt_id == "theirs"
+
+
 def test_dead_holder_of_another_run_is_taken_over(store: Store, work_folder: WorkFolder) -> None:
     Lease.acquire(work_folder, owner="search_ranking/other/prepare", attempt_id="theirs")
     assert run(make(), ask(store, "a1", takeover_epoch=1), stop=StopFlag()) is ExitCode.DONE

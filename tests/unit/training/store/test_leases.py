@@ -147,6 +147,15 @@ def test_an_attempt_that_dies_between_its_commit_and_its_result_is_taken_over(wo
     assert Lease.acquire(work_folder, owner="two", attempt_id="b", takeover_epoch=1).epoch == 2
 
 
+def test_an_attempt_that_is_taken_for_dead_after_its_commit_goes_on_to_its_result(work_folder: WorkFolder) -> None:
+    first = Lease.acquire(work_folder, owner="one", attempt_id="a")
+    first.commit(COMMIT, {})
+    second = Lease.acquire(work_folder, owner="two", attempt_id="b", takeover_epoch=1)
+    first.check()
+    assert work_folder.create_result(result_of("a"))
+    second.check()
+
+
 def test_holder_counts_as_dead_only_after_its_heartbeat_stood_still_by_the_observers_clock(work_folder: WorkFolder) -> None:
     Lease.acquire(work_folder, owner="one", attempt_id="a")
     now = [1000.0]
