@@ -8,6 +8,7 @@ So are the parts of DAGs that no spec changes: the JSON Schemas of a trigger's f
 and reads for the first DAG that it serialises, two thirds of that DAG's.
 
 So are the entry points of all installed distributions, which each task reads for the families, metrics, gates and sources that they add.
+A DAG file that names what is not installed is parsed again later, so the dag-processor, which forgets nothing, does not keep them.
 
 After an edit or an update of the code, or an installation of a library, until the services are started again, a task would mix what is in
 memory with what it imports from the disk. So a worker drops what was preloaded where one of the files has changed (`forget_if_changed`),
@@ -50,16 +51,20 @@ def preload(*, parses: bool = False) -> None:
         importlib.import_module("nightshift.wiring.task_classes").import_classes()
         # With the descriptors of the families, which a spec imports by name.
         importlib.import_module("training.spec.trigger_form").make_schemas()
-        # Looks through all installed distributions: 0.04 s of CPU.
-        importlib.import_module("training.spec.descriptors.families").own_packages()
         # Airflow looks for the handler of an asset's scheme when it sees one of that scheme for the first time.
         model_asset("preloaded", CHAMPION)
         if parses:
             _serialise_a_dag()
+        else:
+            # Looks through all installed distributions: 0.04 s of CPU.
+            importlib.import_module("training.spec.descriptors.families").own_packages()
     except Exception:  # an installed provider, for one, may fail to import in its own way
         logger.warning("not everything that tasks need could be imported in advance; each of them imports it itself", exc_info=True)
-    folders = importlib.import_module("training.runtime.template").folders_of_libraries()
-    _stamps.update({path: _stamp(path) for path in (*_own_modules().values(), *map(str, folders))})
+    _stamps.update({path: _stamp(path) for path in (*_own_modules().values(), *_library_folders())})
+
+
+def _library_folders() -> list[str]:
+    return [str(path) for path in importlib.import_module("training.runtime.template").folders_of_libraries()]
 
 
 def _serialise_a_dag() -> None:
@@ -78,7 +83,7 @@ def forget_if_changed() -> bool:
 
     Call it in a process that uses none of them itself, before it forks the one that does.
     """
-    if all(_stamp(path) == stamp for path, stamp in _stamps.items()):
+    if not _stamps or all(_stamp(path) == _stamps.get(path) for path in {*_stamps, *_library_folders()}):
         return False
     for name in _own_modules():
         del sys.modules[name]

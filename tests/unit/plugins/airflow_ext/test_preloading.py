@@ -18,6 +18,8 @@ from devstack.executor import SleepTolerantLocalExecutor
 from nightshift.airflow_ext import preloading
 from nightshift.airflow_ext.preloading import is_parsing_process
 from nightshift_plugin import NightshiftPlugin
+from training.spec.descriptors.families import FAMILIES
+from training.spec.registry import installed
 
 ROOT = Path(__file__).resolve().parents[4]
 FORKED = """
@@ -29,16 +31,11 @@ before = set(sys.modules)
 from airflow.dag_processing.dagbag import BundleDagBag
 from airflow.serialization.serialized_objects import DagSerialization
 from nightshift.wiring.pipeline import pipeline_dag
-from training.spec.registry import installed
 from training.spec.trigger_form import _schema_of
-looks = installed.cache_info().misses
 made = _schema_of.cache_info().misses
 dag = pipeline_dag(sys.argv[1])
 DagSerialization.to_dict(dag)
 found = {"tasks": len(dag.tasks), "threads": threads, "more": sorted(set(sys.modules) - before)}
-from training.spec.descriptors.families import own_packages
-own_packages()
-found["looks"] = installed.cache_info().misses - looks
 print(json.dumps({**found, "schemas": _schema_of.cache_info().misses - made}))
 """
 
@@ -55,7 +52,7 @@ def test_parsing_and_serialising_a_pipeline_imports_and_makes_nothing_that_was_n
     assert found["tasks"] == 8
     # Codecs are loaded by use.
     assert [name for name in found["more"] if not name.startswith("encodings.")] == []
-    assert found["schemas"] == found["looks"] == 0
+    assert found["schemas"] == 0
     # A fork has no other thread than the one that forks: whatever they held stays held in it.
     assert found["threads"] == 1
 
@@ -130,6 +127,32 @@ def test_removed_preloaded_file_is_a_change(edited_package: Path) -> None:
     (edited_package / "code.py").unlink()
     assert preloading.forget_if_changed()
     assert "nightshift_edited.code" not in sys.modules
+
+
+@pytest.mark.parametrize("parses", [True, False])
+def test_family_that_is_installed_while_services_run_is_found_by_the_next_parse(
+    parses: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(preloading, "_stamps", {})
+    installed.cache_clear()
+    preloading.preload(parses=parses)
+    info = tmp_path / "acme_forest-1.0.dist-info"
+    info.mkdir()
+    (info / "entry_points.txt").write_text("[nightshift.families]\nforest = acme.forest\n", encoding="utf-8")
+    # A task has what its worker has read, which reads again after a change (`forget_if_changed`).
+    assert ("forest" in FAMILIES.names()) is parses
+    installed.cache_clear()
+
+
+def test_library_that_is_added_to_a_folder_of_pythonpath_is_a_change(
+    edited_package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    preloading.preload()
+    assert not preloading.forget_if_changed()
+    (tmp_path / "new_library-1.0.dist-info").mkdir()
+    assert preloading.forget_if_changed()
 
 
 def test_library_that_is_installed_is_a_change(edited_package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
