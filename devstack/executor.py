@@ -12,6 +12,7 @@ import multiprocessing.connection
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from airflow.configuration import conf
@@ -21,8 +22,9 @@ from airflow.models.dagrun import DagRun  # noqa: TID251 - a part of the schedul
 from airflow.models.taskinstance import TaskInstance  # noqa: TID251
 from airflow.models.taskinstancekey import TaskInstanceKey  # noqa: TID251
 from airflow.utils.session import create_session
-from airflow.utils.state import TaskInstanceState
+from airflow.utils.state import DagRunState, TaskInstanceState
 from sqlalchemy import select, tuple_, update
+from sqlalchemy.exc import OperationalError
 
 from devstack.processes import SERVICE
 from devstack.scheduler_wakeup import IdleWait
@@ -31,8 +33,6 @@ from nightshift.airflow_ext.preloading import preload
 from training.process.running_time import AwakeClock
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from airflow.executors.workloads import ExecutorWorkload
     from airflow.executors.workloads.types import WorkloadKey, WorkloadState
 
@@ -44,6 +44,8 @@ while that is started again, which on a loaded machine takes longer than half a 
 LOOK_SECONDS: Final = 5.0
 MAX_WAIT_SECONDS: Final = 1.0
 """For a running task to end: what others write into the database, such as a trigger, is seen so late while tasks run."""
+LONG_AGO: Final = datetime(1970, 1, 1, tzinfo=UTC)
+"""Of a run's last examination. Not NULL: the scheduler never ends a run of a paused DAG that has none."""
 RESPAWN_SECONDS: Final = 1.0
 """Dead workers are replaced at most so often."""
 KEY_COLUMNS: Final = (TaskInstance.dag_id, TaskInstance.task_id, TaskInstance.run_id, TaskInstance.try_number, TaskInstance.map_index)
@@ -138,14 +140,22 @@ class SleepTolerantLocalExecutor(LocalExecutor):
             self._idle_wait.wait()
 
     def _examine_first(self) -> None:
-        """Let the next loop examine the runs whose tasks have ended, before those in which nothing happened."""
+        """Let the next loop examine the runs whose tasks have ended, before those in which nothing happened.
+
+        Where the database cannot be written to, the loop after that tries again: what is not marked has its turn, only later.
+        """
         runs = {(key.dag_id, key.run_id) for key in self._ended if isinstance(key, TaskInstanceKey)}
-        self._ended.clear()
-        with create_session() as session:
-            session.execute(
-                update(DagRun).where(tuple_(DagRun.dag_id, DagRun.run_id).in_(runs)).values(last_scheduling_decision=None),
-                execution_options={"synchronize_session": False},
-            )
+        ended = (tuple_(DagRun.dag_id, DagRun.run_id).in_(runs), DagRun.state == DagRunState.RUNNING)
+        try:
+            with create_session() as session:
+                session.execute(
+                    update(DagRun).where(*ended).values(last_scheduling_decision=LONG_AGO),
+                    execution_options={"synchronize_session": False},
+                )
+        except OperationalError as err:
+            logger.warning("runs whose tasks have ended are not examined first: %s", err)
+        else:
+            self._ended.clear()
 
     def _look_for_lost_tasks(self) -> None:
         self._look_at = self._clock() + LOOK_SECONDS

@@ -15,15 +15,19 @@ from multiprocessing import SimpleQueue
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from airflow.executors.base_executor import BaseExecutor, ExecutorConf
 from airflow.jobs.job import Job
+from airflow.jobs.scheduler_job_runner import SchedulerJobRunner
 from airflow.models import import_all_models  # noqa: TID251 - a part of the scheduler, no DAG
+from airflow.models.dag import DagModel  # noqa: TID251
 from airflow.models.dagrun import DagRun  # noqa: TID251
 from airflow.models.taskinstance import TaskInstance  # noqa: TID251
 from airflow.models.taskinstancekey import TaskInstanceKey  # noqa: TID251
 from sqlalchemy import create_engine, insert, select, update
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session, sessionmaker
 
 from devstack import executor as module
@@ -368,24 +372,75 @@ def test_end_or_death_of_a_worker_ends_the_wait_for_its_task(executor: SleepTole
     assert multiprocessing.connection.wait([worker.results_reader], 60)
 
 
-def test_run_whose_task_ended_is_examined_first(executor: SleepTolerantLocalExecutor, airflow_database: sessionmaker[Session]) -> None:
+def note_runs(database: sessionmaker[Session], **states: str) -> None:
+    """Write runs of the DAG `p`: name to state."""
+    same = {"dag_id": "p", "run_type": "manual", "run_after": START, "last_scheduling_decision": START, "clear_number": 0}
+    rows = [{"run_id": name, "state": state, "log_template_id": 1, "triggered_by": "CLI", **same} for name, state in states.items()]
+    with database.begin() as session:
+        session.execute(insert(DagRun.__table__), rows)  # type: ignore[arg-type]
+
+
+def examined_of(database: sessionmaker[Session]) -> dict[str, datetime]:
     runs: Any = DagRun.__table__
-    keys = {1: ("p", "r"), 2: ("p", "other"), 3: ("other", "r")}
-    same = {
-        "run_type": "manual",
-        "run_after": START,
-        "last_scheduling_decision": START,
-        "clear_number": 0,
-        "log_template_id": 1,
-        "triggered_by": "test",
-    }
-    with airflow_database.begin() as session:
-        session.execute(insert(runs), [{"id": number, "dag_id": dag, "run_id": run, **same} for number, (dag, run) in keys.items()])
+    with database() as session:
+        return {name: instant for name, instant in session.execute(select(runs.c.run_id, runs.c.last_scheduling_decision))}
+
+
+@pytest.mark.parametrize("state", ["running", "success"])
+def test_run_whose_task_ended_is_examined_first(
+    state: str, executor: SleepTolerantLocalExecutor, airflow_database: sessionmaker[Session]
+) -> None:
+    note_runs(airflow_database, r=state, other="running")
     queue(executor, "one")
     sync_until(executor, lambda: bool(executor.event_buffer))
+    assert examined_of(airflow_database) == {"r": module.LONG_AGO if state == "running" else START, "other": START}
+
+
+def test_run_that_is_examined_first_ends_also_if_its_pipeline_was_paused(
+    executor: SleepTolerantLocalExecutor, airflow_database: sessionmaker[Session]
+) -> None:
+    note_runs(airflow_database, r="running")
+    note_task(airflow_database, "one", "success")
+    queue(executor, "one")
+    sync_until(executor, lambda: bool(executor.event_buffer))
+    found: list[str] = []
+    scheduler = Mock(_stamp_team_names=lambda runs, _session: found.extend(run.run_id for run in runs))
     with airflow_database() as session:
-        is_first = {number: instant is None for number, instant in session.execute(select(runs.c.id, runs.c.last_scheduling_decision))}
-    assert is_first == {1: True, 2: False, 3: False}
+        DagRun.metadata.create_all(session.get_bind())
+        flags = dict.fromkeys(
+            ("is_stale", "has_task_concurrency_limits", "has_import_errors", "fail_fast", "timetable_periodic", "timetable_partitioned"),
+            False,
+        )
+        counts = dict.fromkeys(("max_active_tasks", "max_consecutive_failed_dag_runs"), 1)
+        session.execute(
+            insert(DagModel).values(dag_id="p", is_paused=True, bundle_name="b", exceeds_max_non_backfill=False, **flags, **counts)
+        )
+        SchedulerJobRunner._update_dag_run_state_for_paused_dags(scheduler, session=session)
+    assert found == ["r"]
+
+
+def test_locked_database_delays_the_mark_of_a_run_and_does_not_end_the_scheduler(
+    executor: SleepTolerantLocalExecutor, airflow_database: sessionmaker[Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    note_runs(airflow_database, r="running")
+    opened: list[int] = []
+
+    @contextlib.contextmanager
+    def locked() -> Iterator[Session]:
+        opened.append(1)
+        if len(opened) == 1:
+            raise OperationalError("UPDATE dag_run", None, Exception("database is locked"))
+        with airflow_database.begin() as session:
+            yield session
+
+    monkeypatch.setattr(module, "LOOK_SECONDS", 3600.0)
+    executor._look_at = executor._clock() + 3600
+    monkeypatch.setattr(module, "create_session", locked)
+    queue(executor, "one")
+    sync_until(executor, lambda: bool(executor.event_buffer))
+    assert examined_of(airflow_database) == {"r": START}
+    executor.sync()
+    assert examined_of(airflow_database) == {"r": module.LONG_AGO}
 
 
 def test_worker_is_forked_without_the_connection_of_the_idle_wait(
