@@ -41,13 +41,16 @@ RESULTS: Final = ROOT / ".local/mutants/results.jsonl"
 ENGINE: Final = "tests/unit/training/engine"
 EVALUATION: Final = "tests/unit/training/evaluation"
 REGISTRY: Final = "tests/unit/training/registry"
-INTERVALS: Final = tuple(f"{EVALUATION}/bootstrap/test_{name}.py" for name in ("paired", "influence", "blocks"))
+INTERVALS: Final = tuple(f"{EVALUATION}/bootstrap/test_{name}.py" for name in ("paired", "influence", "blocks", "label_blocks"))
 PLANS: Final = ("auc", "calibration", "regression", "f1", "means", "metric")
 """Modules of metrics that have a plan for resampling."""
 TESTS: Final[dict[str, tuple[str, ...]]] = {
     "training/engine/divergence.py": (f"{ENGINE}/test_divergence.py",),
-    "training/engine/precision.py": (f"{ENGINE}/test_precision.py",),
-    "training/engine/loop.py": tuple(f"{ENGINE}/test_{name}.py" for name in ("schedule", "steps", "epochs", "resume", "divergence")),
+    "training/engine/precision.py": (f"{ENGINE}/test_precision.py", f"{ENGINE}/test_loss_scale.py"),
+    "training/engine/loop.py": tuple(
+        f"{ENGINE}/test_{name}.py"
+        for name in ("schedule", "steps", "epochs", "resume", "divergence", "notice", "loss_scale", "weighted_loss", "throughput")
+    ),
     **{
         f"training/engine/checkpoint/{file}.py": tuple(
             f"{ENGINE}/{name}.py"
@@ -56,7 +59,7 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {
         for file in ("format", "writer", "reader")
     },
     "training/engine/checkpoint/tensors.py": tuple(f"{ENGINE}/checkpoint/test_{name}.py" for name in ("buffer", "types", "checkpoints")),
-    "training/engine/optim.py": tuple(f"{ENGINE}/test_{name}.py" for name in ("schedule", "steps", "resume")),
+    "training/engine/optim.py": tuple(f"{ENGINE}/test_{name}.py" for name in ("schedule", "steps", "resume", "optimizers")),
     "training/engine/parallel/ddp.py": (f"{ENGINE}/parallel/test_strategy.py", f"{ENGINE}/test_steps.py", f"{ENGINE}/test_epochs.py"),
     "training/engine/parallel/gang.py": (f"{ENGINE}/parallel/test_gang.py", f"{ENGINE}/test_steps.py"),
     "training/engine/tracking/tracker.py": (f"{ENGINE}/tracking/test_tracker.py",),
@@ -67,7 +70,10 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {
     **{
         f"training/registry/gates/{file}.py": tuple(
             f"{REGISTRY}/gates/test_{name}.py"
-            for name in ("judging", "outcomes", "comparisons", "same_weights", "significance", "canary", "naive_baseline", "outside_gate")
+            for name in (
+                *("judging", "outcomes", "comparisons", "same_weights", "significance", "canary", "naive_baseline", "outside_gate"),
+                *("bias", "statistics"),
+            )
         )
         for file in ("judging", "absolute", "champion", "bounds", "naive_baseline", "significance", "interface")
     },

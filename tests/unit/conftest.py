@@ -1,9 +1,11 @@
 """Airflow for unit tests: a home and a database of its own, and this checkout's plugins. Set before anything imports it."""
 
 import atexit
+import functools
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,6 +26,24 @@ os.environ |= {
     "AIRFLOW__API__BASE_URL": "http://airflow.test:8080",
     "AIRFLOW__API_AUTH__JWT_SECRET": "for-unit-tests-alone-" * 4,
 }
+
+
+@pytest.fixture(scope="session", autouse=True)
+def files_parsed_once() -> Iterator[None]:
+    """Parse each file of training/ once for all tests: each installation's cache is empty at first, and hundreds of tests have one."""
+    from training.code import imports
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(imports, "imports_of", functools.cache(imports.imports_of))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_wait_for_the_disk() -> Iterator[None]:
+    """Leave out the wait for the disk: no test takes the machine's power away; tests/unit/training/store/power_loss.py notes each call."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _file: None)
+        yield
 
 
 @pytest.fixture(scope="session")

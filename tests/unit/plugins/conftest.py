@@ -1,6 +1,7 @@
 """What operators need around them: an installation, Airflow's context of a task, a shop of empty files, a launcher that is scripted."""
 
 import contextvars
+import json
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from airflow.sdk import BaseOperator
 from airflow.sdk.bases.operator import ExecutorSafeguard
+from jsonschema import Draft202012Validator
 
 from nightshift.settings import Settings
 from training.runtime.provenance import CHECKOUT
@@ -21,6 +23,21 @@ FIRST_DAY = date(2026, 1, 2)
 NUM_DAYS = 30
 
 Execute = Callable[[BaseOperator, Any], Any]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def schemas_checked_once() -> Iterator[None]:
+    """Check a JSON Schema once: Airflow has a form's checked for each run that is made, half of what a seeded one takes."""
+    check, checked = Draft202012Validator.check_schema, set[str]()
+
+    def check_new(schema: Any, *more: Any) -> None:
+        if (text := json.dumps(schema, sort_keys=True, default=str)) not in checked:
+            check(schema, *more)
+            checked.add(text)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Draft202012Validator, "check_schema", check_new)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -23,7 +23,7 @@ from training.spec.layout import Layout
 
 main = command("layout")
 
-PIPELINES = Path(__file__).resolve().parents[4] / "dags" / "pipelines"
+PIPELINES = Path(__file__).resolve().parents[5] / "dags" / "pipelines"
 RANKING = PIPELINES / "search_ranking.yaml"
 SMALL = [f"--cardinality={name}=500" for name in ("user_id", "query_id", "item_id", "category_id", "position")]
 

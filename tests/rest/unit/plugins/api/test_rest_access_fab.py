@@ -13,7 +13,7 @@ import pytest
 
 from tests.unit.plugins.api.test_rest_access import READS, WRITES
 
-ROOT = Path(__file__).resolve().parents[4]
+ROOT = Path(__file__).resolve().parents[5]
 MANAGER = "airflow.providers.fab.auth_manager.fab_auth_manager.FabAuthManager"
 OWN, OTHERS = "flight_delay", "search_ranking"
 WITHOUT_TOKEN = {"anonymous", "expired", "forged", "unsigned"}
