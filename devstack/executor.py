@@ -23,7 +23,7 @@ from airflow.models.taskinstance import TaskInstance  # noqa: TID251
 from airflow.models.taskinstancekey import TaskInstanceKey  # noqa: TID251
 from airflow.utils.session import create_session
 from airflow.utils.state import DagRunState, TaskInstanceState
-from sqlalchemy import select, tuple_, update
+from sqlalchemy import func, or_, select, tuple_, update
 from sqlalchemy.exc import OperationalError
 
 from devstack.processes import SERVICE
@@ -46,6 +46,7 @@ MAX_WAIT_SECONDS: Final = 1.0
 """For a running task to end: what others write into the database, such as a trigger, is seen so late while tasks run."""
 LONG_AGO: Final = datetime(1970, 1, 1, tzinfo=UTC)
 """Of a run's last examination. Not NULL: the scheduler never ends a run of a paused DAG that has none."""
+LEFT_OUT: Final = (TaskInstanceState.UPSTREAM_FAILED, TaskInstanceState.SKIPPED)
 RESPAWN_SECONDS: Final = 1.0
 """Dead workers are replaced at most so often."""
 KEY_COLUMNS: Final = (TaskInstance.dag_id, TaskInstance.task_id, TaskInstance.run_id, TaskInstance.try_number, TaskInstance.map_index)
@@ -123,15 +124,14 @@ class SleepTolerantLocalExecutor(LocalExecutor):
     def sync(self) -> None:
         """Read results, replace dead workers, and fail the tasks that are lost. Called in every loop of the scheduler.
 
-        A loop in which no task began or ended is followed by a wait, a second at most: for the end of a task, or, where none runs, for
+        A loop in which nothing happened is followed by a wait, a second at most: for the end of a task, or, where none runs, for
         something new in Airflow's database. A loop costs the scheduler some 10 ms for each run that it examines.
         """
         super().sync()
         if self._clock() >= self._look_at:
             self._look_for_lost_tasks()
         has_news, self._has_begun = bool(self._has_begun or self._ended), False
-        if self._ended:
-            self._examine_first()
+        has_news |= self._examine_first()
         if has_news or self._waiting or self._interrupted or self.queued_tasks or self.queued_callbacks or self.queued_connection_tests:
             return
         if busy := [worker.results_reader for worker in self.workers.values() if worker.workload is not None]:
@@ -139,23 +139,28 @@ class SleepTolerantLocalExecutor(LocalExecutor):
         else:
             self._idle_wait.wait()
 
-    def _examine_first(self) -> None:
-        """Let the next loop examine the runs whose tasks have ended, before those in which nothing happened.
+    def _examine_first(self) -> bool:
+        """Let the next loop examine the runs in which something happened before the others; return whether there are any.
 
-        Where the database cannot be written to, the loop after that tries again: what is not marked has its turn, only later.
+        That is the end of a task, and what the scheduler itself did in the last look at a run: of the tasks after one that failed, a look
+        ends only the next one. Where the database cannot be written to, the loop after that tries again.
         """
         runs = {(key.dag_id, key.run_id) for key in self._ended if isinstance(key, TaskInstanceKey)}
-        ended = (tuple_(DagRun.dag_id, DagRun.run_id).in_(runs), DagRun.state == DagRunState.RUNNING)
+        of_run = (TaskInstance.dag_id == DagRun.dag_id, TaskInstance.run_id == DagRun.run_id)
+        # Not by the index of states: a DAG's history may have thousands of these.
+        is_left_out = func.coalesce(TaskInstance.state, "").in_(LEFT_OUT)
+        left_out = select(TaskInstance.id).where(*of_run, is_left_out, TaskInstance.updated_at >= DagRun.last_scheduling_decision)
+        changed = or_(tuple_(DagRun.dag_id, DagRun.run_id).in_(runs), left_out.exists())
         try:
             with create_session() as session:
-                session.execute(
-                    update(DagRun).where(*ended).values(last_scheduling_decision=LONG_AGO),
-                    execution_options={"synchronize_session": False},
-                )
+                query = select(DagRun.id).where(DagRun.state == DagRunState.RUNNING, DagRun.last_scheduling_decision > LONG_AGO, changed)
+                if found := session.scalars(query).all():
+                    session.execute(update(DagRun.__table__).where(DagRun.id.in_(found)).values(last_scheduling_decision=LONG_AGO))
         except OperationalError as err:
-            logger.warning("runs whose tasks have ended are not examined first: %s", err)
-        else:
-            self._ended.clear()
+            logger.warning("runs in which something happened are not examined first: %s", err)
+            return False
+        self._ended.clear()
+        return bool(found)
 
     def _look_for_lost_tasks(self) -> None:
         self._look_at = self._clock() + LOOK_SECONDS

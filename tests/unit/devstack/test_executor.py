@@ -396,6 +396,27 @@ def test_run_whose_task_ended_is_examined_first(
     assert examined_of(airflow_database) == {"r": module.LONG_AGO if state == "running" else START, "other": START}
 
 
+def test_run_whose_tasks_a_look_left_out_is_examined_again_without_a_wait(
+    executor: SleepTolerantLocalExecutor, airflow_database: sessionmaker[Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[int] = []
+    monkeypatch.setattr(executor._idle_wait, "wait", lambda: waits.append(1))
+    note_runs(airflow_database, r="running", other="running")
+    note_task(airflow_database, "prepare", "upstream_failed")
+    changes: Any = update(TaskInstance.__table__)  # type: ignore[arg-type]
+    for seconds, expected in ((1, module.LONG_AGO), (-1, START)):
+        waits.clear()
+        with airflow_database.begin() as session:
+            session.execute(changes.values(updated_at=START + timedelta(seconds=seconds)))
+        executor.sync()
+        assert examined_of(airflow_database) == {"r": expected, "other": START}
+        assert bool(waits) is (seconds < 0)
+        executor.sync()
+        assert waits, "a run that waits for its look is marked once"
+        with airflow_database.begin() as session:
+            session.execute(update(DagRun.__table__).values(last_scheduling_decision=START))  # type: ignore[arg-type]
+
+
 def test_run_that_is_examined_first_ends_also_if_its_pipeline_was_paused(
     executor: SleepTolerantLocalExecutor, airflow_database: sessionmaker[Session]
 ) -> None:
@@ -427,8 +448,8 @@ def test_locked_database_delays_the_mark_of_a_run_and_does_not_end_the_scheduler
 
     @contextlib.contextmanager
     def locked() -> Iterator[Session]:
-        opened.append(1)
-        if len(opened) == 1:
+        if executor._ended and not opened:
+            opened.append(1)
             raise OperationalError("UPDATE dag_run", None, Exception("database is locked"))
         with airflow_database.begin() as session:
             yield session
