@@ -12,13 +12,13 @@ import multiprocessing.connection
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from airflow.configuration import conf
 from airflow.executors.local_executor import LocalExecutor
 from airflow.jobs.job import Job, JobState
-from airflow.models.dagrun import DagRun  # noqa: TID251 - a part of the scheduler, no DAG
+from airflow.models.dag import DagModel  # noqa: TID251 - a part of the scheduler, no DAG
+from airflow.models.dagrun import DagRun  # noqa: TID251
 from airflow.models.taskinstance import TaskInstance  # noqa: TID251
 from airflow.models.taskinstancekey import TaskInstanceKey  # noqa: TID251
 from airflow.utils.session import create_session
@@ -33,6 +33,8 @@ from nightshift.airflow_ext.preloading import preload
 from training.process.running_time import AwakeClock
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from airflow.executors.workloads import ExecutorWorkload
     from airflow.executors.workloads.types import WorkloadKey, WorkloadState
 
@@ -44,8 +46,6 @@ while that is started again, which on a loaded machine takes longer than half a 
 LOOK_SECONDS: Final = 5.0
 MAX_WAIT_SECONDS: Final = 1.0
 """For a running task to end: what others write into the database, such as a trigger, is seen so late while tasks run."""
-LONG_AGO: Final = datetime(1970, 1, 1, tzinfo=UTC)
-"""Of a run's last examination. Not NULL: the scheduler never ends a run of a paused DAG that has none."""
 LEFT_OUT: Final = (TaskInstanceState.UPSTREAM_FAILED, TaskInstanceState.SKIPPED)
 RESPAWN_SECONDS: Final = 1.0
 """Dead workers are replaced at most so often."""
@@ -144,6 +144,9 @@ class SleepTolerantLocalExecutor(LocalExecutor):
 
         That is the end of a task, and what the scheduler itself did in the last look at a run: of the tasks after one that failed, a look
         ends only the next one. Where the database cannot be written to, the loop after that tries again.
+
+        They become as runs that were never examined. Each loop starts such runs: those of hundreds that are due at once would else all come
+        before. Runs of paused DAGs are left alone: without an instant of their last examination the scheduler never ends them.
         """
         runs = {(key.dag_id, key.run_id) for key in self._ended if isinstance(key, TaskInstanceKey)}
         of_run = (TaskInstance.dag_id == DagRun.dag_id, TaskInstance.run_id == DagRun.run_id)
@@ -151,11 +154,13 @@ class SleepTolerantLocalExecutor(LocalExecutor):
         is_left_out = func.coalesce(TaskInstance.state, "").in_(LEFT_OUT)
         left_out = select(TaskInstance.id).where(*of_run, is_left_out, TaskInstance.updated_at >= DagRun.last_scheduling_decision)
         changed = or_(tuple_(DagRun.dag_id, DagRun.run_id).in_(runs), left_out.exists())
+        active = DagRun.dag_id.in_(select(DagModel.dag_id).where(DagModel.is_paused.is_(False)))
+        was_examined = DagRun.last_scheduling_decision.is_not(None)
         try:
             with create_session() as session:
-                query = select(DagRun.id).where(DagRun.state == DagRunState.RUNNING, DagRun.last_scheduling_decision > LONG_AGO, changed)
+                query = select(DagRun.id).where(DagRun.state == DagRunState.RUNNING, active, was_examined, changed)
                 if found := session.scalars(query).all():
-                    session.execute(update(DagRun.__table__).where(DagRun.id.in_(found)).values(last_scheduling_decision=LONG_AGO))
+                    session.execute(update(DagRun.__table__).where(DagRun.id.in_(found)).values(last_scheduling_decision=None))
         except OperationalError as err:
             logger.warning("runs in which something happened are not examined first: %s", err)
             return False

@@ -139,7 +139,7 @@ def airflow_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> session
     """Return sessions of a database with the tables of Airflow's that the executor uses."""
     import_all_models()
     engine = create_engine(f"sqlite:///{tmp_path}/airflow.db")
-    Job.metadata.create_all(engine, tables=[Job.__table__, TaskInstance.__table__, DagRun.__table__])  # type: ignore[list-item]
+    Job.metadata.create_all(engine, tables=[Job.__table__, TaskInstance.__table__, DagRun.__table__, DagModel.__table__])  # type: ignore[list-item]
     sessions = sessionmaker(engine)
 
     @contextlib.contextmanager
@@ -372,28 +372,32 @@ def test_end_or_death_of_a_worker_ends_the_wait_for_its_task(executor: SleepTole
     assert multiprocessing.connection.wait([worker.results_reader], 60)
 
 
-def note_runs(database: sessionmaker[Session], **states: str) -> None:
+def note_runs(database: sessionmaker[Session], *, is_paused: bool = False, **states: str) -> None:
     """Write runs of the DAG `p`: name to state."""
     same = {"dag_id": "p", "run_type": "manual", "run_after": START, "last_scheduling_decision": START, "clear_number": 0}
     rows = [{"run_id": name, "state": state, "log_template_id": 1, "triggered_by": "CLI", **same} for name, state in states.items()]
+    flags = ("is_stale", "has_task_concurrency_limits", "has_import_errors", "fail_fast", "timetable_periodic", "timetable_partitioned")
+    counts = {"max_active_tasks": 1, "max_consecutive_failed_dag_runs": 1, "exceeds_max_non_backfill": False}
+    dag = {"dag_id": "p", "bundle_name": "b", "is_paused": is_paused, **dict.fromkeys(flags, False), **counts}
     with database.begin() as session:
+        session.execute(insert(DagModel.__table__).values(**dag))  # type: ignore[arg-type]
         session.execute(insert(DagRun.__table__), rows)  # type: ignore[arg-type]
 
 
-def examined_of(database: sessionmaker[Session]) -> dict[str, datetime]:
+def examined_of(database: sessionmaker[Session]) -> dict[str, datetime | None]:
     runs: Any = DagRun.__table__
     with database() as session:
         return {name: instant for name, instant in session.execute(select(runs.c.run_id, runs.c.last_scheduling_decision))}
 
 
 @pytest.mark.parametrize("state", ["running", "success"])
-def test_run_whose_task_ended_is_examined_first(
+def test_run_whose_task_ended_is_examined_as_early_as_one_that_never_was(
     state: str, executor: SleepTolerantLocalExecutor, airflow_database: sessionmaker[Session]
 ) -> None:
     note_runs(airflow_database, r=state, other="running")
     queue(executor, "one")
     sync_until(executor, lambda: bool(executor.event_buffer))
-    assert examined_of(airflow_database) == {"r": module.LONG_AGO if state == "running" else START, "other": START}
+    assert examined_of(airflow_database) == {"r": None if state == "running" else START, "other": START}
 
 
 def test_run_whose_tasks_a_look_left_out_is_examined_again_without_a_wait(
@@ -404,7 +408,7 @@ def test_run_whose_tasks_a_look_left_out_is_examined_again_without_a_wait(
     note_runs(airflow_database, r="running", other="running")
     note_task(airflow_database, "prepare", "upstream_failed")
     changes: Any = update(TaskInstance.__table__)  # type: ignore[arg-type]
-    for seconds, expected in ((1, module.LONG_AGO), (-1, START)):
+    for seconds, expected in ((1, None), (-1, START)):
         waits.clear()
         with airflow_database.begin() as session:
             session.execute(changes.values(updated_at=START + timedelta(seconds=seconds)))
@@ -417,10 +421,10 @@ def test_run_whose_tasks_a_look_left_out_is_examined_again_without_a_wait(
             session.execute(update(DagRun.__table__).values(last_scheduling_decision=START))  # type: ignore[arg-type]
 
 
-def test_run_that_is_examined_first_ends_also_if_its_pipeline_was_paused(
+def test_run_whose_task_ended_while_its_pipeline_was_paused_is_ended_by_the_scheduler(
     executor: SleepTolerantLocalExecutor, airflow_database: sessionmaker[Session]
 ) -> None:
-    note_runs(airflow_database, r="running")
+    note_runs(airflow_database, is_paused=True, r="running")
     note_task(airflow_database, "one", "success")
     queue(executor, "one")
     sync_until(executor, lambda: bool(executor.event_buffer))
@@ -428,14 +432,6 @@ def test_run_that_is_examined_first_ends_also_if_its_pipeline_was_paused(
     scheduler = Mock(_stamp_team_names=lambda runs, _session: found.extend(run.run_id for run in runs))
     with airflow_database() as session:
         DagRun.metadata.create_all(session.get_bind())
-        flags = dict.fromkeys(
-            ("is_stale", "has_task_concurrency_limits", "has_import_errors", "fail_fast", "timetable_periodic", "timetable_partitioned"),
-            False,
-        )
-        counts = dict.fromkeys(("max_active_tasks", "max_consecutive_failed_dag_runs"), 1)
-        session.execute(
-            insert(DagModel).values(dag_id="p", is_paused=True, bundle_name="b", exceeds_max_non_backfill=False, **flags, **counts)
-        )
         SchedulerJobRunner._update_dag_run_state_for_paused_dags(scheduler, session=session)
     assert found == ["r"]
 
@@ -461,7 +457,7 @@ def test_locked_database_delays_the_mark_of_a_run_and_does_not_end_the_scheduler
     sync_until(executor, lambda: bool(executor.event_buffer))
     assert examined_of(airflow_database) == {"r": START}
     executor.sync()
-    assert examined_of(airflow_database) == {"r": module.LONG_AGO}
+    assert examined_of(airflow_database) == {"r": None}
 
 
 def test_worker_is_forked_without_the_connection_of_the_idle_wait(
