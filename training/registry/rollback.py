@@ -19,7 +19,7 @@ def roll_back_and_mirror(ledger: Ledger, store: Store, model: str, *, to: str, e
 
     Raises:
         DeniedError: as `roll_back`; `registry.version_missing`, MLflow has lost the version.
-        UnavailableError: `mlflow.unavailable`: the rollback is recorded, and MLflow does not answer.
+        UnavailableError: `mlflow.unavailable`, `mlflow.denied`: the rollback is recorded, and MLflow does not take it.
     """
     kept = roll_back(ledger, model, by=by, reason=reason, to=to, expected_revision=expected_revision)
     # MLflow: a second that the ledger need not wait for.

@@ -35,7 +35,7 @@ def load_verified(uri: str, *, digest: str) -> PyFuncModel:
 
     Raises:
         DataError: `model.altered`, `model.unlisted`, `model.digest`, `model.newer`.
-        UnavailableError: `mlflow.unavailable`.
+        UnavailableError: `mlflow.unavailable`, `mlflow.denied`.
     """
     import mlflow
 

@@ -84,7 +84,7 @@ def work(context: StageContext) -> StageOutput:
 
     Raises:
         DataError: a model or the rows cannot be read: nothing is promoted on what was not measured; `metric.failed`.
-        UnavailableError: `mlflow.unavailable`.
+        UnavailableError: `mlflow.unavailable`, `mlflow.denied`.
     """
     request, store, spec, folder = context.request, context.store, context.spec, context.folder
     dataset, model = context.input("dataset"), context.input("model")

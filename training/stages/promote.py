@@ -50,7 +50,7 @@ def work(context: StageContext) -> StageOutput:
     Raises:
         DataError: `evaluation.damaged`, `evaluation.newer`.
         DeniedError: `promotion.conflict`, `evaluation.mismatch`, `canary.missing`, `decision.unknown`.
-        UnavailableError: `database.unavailable`, `mlflow.unavailable`; a retry continues from there.
+        UnavailableError: `database.unavailable`, `mlflow.unavailable`, `mlflow.denied`; a retry continues from there.
     """
     order = context.request.parameters.get("order", {"kind": "candidate"})
     ledger, store, model = Ledger(), context.store, context.spec.promote.model

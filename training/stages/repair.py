@@ -20,7 +20,7 @@ def work(context: StageContext) -> StageOutput:
 
     Raises:
         DeniedError: `registry.repair`.
-        UnavailableError: `database.unavailable`, `mlflow.unavailable`, `registry.repair`; a retry continues from there.
+        UnavailableError: `database.unavailable`, `mlflow.unavailable`, `mlflow.denied`, `registry.repair`; a retry continues from there.
     """
     limit = context.request.parameters.get("forget_before")
     before = None if limit is None else datetime.fromisoformat(limit).replace(tzinfo=UTC)

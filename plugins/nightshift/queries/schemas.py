@@ -47,7 +47,7 @@ class RunSummary(Record):
     pipeline: str
     run_id: str = Field(description="Airflow's, unique in the pipeline.")
     state: RunState
-    waits_for: str | None = Field(description="Its pipeline, which is paused, and the command that lets it run; null: it is not paused.")
+    waits_for: str | None = Field(description="Its paused pipeline, and the command that lets it run; null: not paused, or it has ended.")
     run_type: str = Field(description="`scheduled`, `manual`, `backfill` …")
     triggered_by: str | None = Field(description="User who started it; null: no user did.")
     queued_at: datetime | None

@@ -48,7 +48,7 @@ def mirror(
         now: the clock.
 
     Raises:
-        UnavailableError: `database.unavailable`, `mlflow.unavailable`; nothing is lost, the next call continues.
+        UnavailableError: `database.unavailable`, `mlflow.unavailable`, `mlflow.denied`; nothing is lost, the next call continues.
     """
     findings, noted, lost = RecordedFindings(ledger.database_url), None, dict[str, str]()
     remaining = "its standing moves"
@@ -76,7 +76,7 @@ def differences(ledger: Ledger, store: Store, model: str, *, now: datetime | Non
     """Return what MLflow says otherwise than the ledger; empty where they agree.
 
     Raises:
-        UnavailableError: `database.unavailable`, `mlflow.unavailable`.
+        UnavailableError: `database.unavailable`, `mlflow.unavailable`, `mlflow.denied`.
     """
     given = Circumstances(now=now or datetime.now(UTC), findings=RecordedFindings(ledger.database_url).open(model), lost={})
     return _compared(ledger, store, model, given)[1]

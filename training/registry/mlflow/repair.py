@@ -66,8 +66,8 @@ def repair_models(
         What failed, by model; each failure is also in the log.
 
     Raises:
-        UnavailableError: `database.unavailable`, no model can be repaired without the ledger; `mlflow.unavailable`, when no model failed
-            and notes of logged models were to be deleted.
+        UnavailableError: `database.unavailable`, no model can be repaired without the ledger; `mlflow.unavailable` or `mlflow.denied`,
+            when no model failed and notes of logged models were to be deleted.
     """
     found = Repaired(ledger.models())
     work = OpenWork(store)
@@ -124,7 +124,7 @@ def check_answers() -> None:
     """Return once MLflow has answered a small request.
 
     Raises:
-        UnavailableError: `mlflow.unavailable`, after seconds.
+        UnavailableError: `mlflow.unavailable`, `mlflow.denied`, after seconds.
     """
     with quick_requests(), registry_faults():
         mlflow.MlflowClient().search_registered_models(max_results=1)

@@ -79,7 +79,7 @@ def registration_now(store: Store, model: str, origin: Origin, hint: MLflowRegis
 
     Raises:
         DataError: `registry.rebuild`.
-        UnavailableError: `mlflow.unavailable`.
+        UnavailableError: `mlflow.unavailable`, `mlflow.denied`.
     """
     with registry_faults():
         client = mlflow.MlflowClient()

@@ -84,7 +84,7 @@ def forget(store: Store, ledger: Ledger, model: str, *, experiment: str | None, 
 
     Raises:
         NightshiftError: a record of unfinished work cannot be read; no run was deleted.
-        UnavailableError: `mlflow.unavailable`, `database.unavailable`; the next call continues.
+        UnavailableError: `mlflow.unavailable`, `mlflow.denied`, `database.unavailable`; the next call continues.
     """
     deleted, hints = deleted_weights(ledger.outline(model)), ledger.registrations(model)
     gone_models = {hint.logged_model for weights, hint in hints.items() if weights in deleted}
@@ -113,7 +113,7 @@ def forget_notes(store: Store, ledger: Ledger) -> None:
 
     Raises:
         NightshiftError: a note cannot be read.
-        UnavailableError: `mlflow.unavailable`, `database.unavailable`; the next call continues.
+        UnavailableError: `mlflow.unavailable`, `mlflow.denied`, `database.unavailable`; the next call continues.
     """
     deleted: set[str] = set()
     kept: set[str] = set()

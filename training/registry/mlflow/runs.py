@@ -80,7 +80,7 @@ def training_run(bucket: Bucket, parameters: JsonObject) -> Any | None:
     """Return the MLflow run of the training that a request's parameters name (`delivered_run`), None where this server has none.
 
     Raises:
-        UnavailableError: `mlflow.unavailable`.
+        UnavailableError: `mlflow.unavailable`, `mlflow.denied`.
     """
     run_id = delivered_run(bucket, parameters)
     with registry_faults():
@@ -94,7 +94,7 @@ def log_evaluation(evaluated: Evaluated, metrics: Mapping[str, float], report: b
     """Add the evaluation's metrics to the training's MLflow run and to the version's logged model, the data to the run, and the report.
 
     Raises:
-        UnavailableError: `mlflow.unavailable`.
+        UnavailableError: `mlflow.unavailable`, `mlflow.denied`.
     """
     if evaluated.run is None:
         return
@@ -116,7 +116,7 @@ def delete_reports(run_ids: Collection[str]) -> int:
     """Delete the evaluation's page from these MLflow runs; return how many were looked at: one that is gone is passed over.
 
     Raises:
-        UnavailableError: `mlflow.unavailable`.
+        UnavailableError: `mlflow.unavailable`, `mlflow.denied`.
     """
     with registry_faults():
         client = mlflow.MlflowClient()

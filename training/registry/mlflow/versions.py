@@ -110,7 +110,7 @@ def register_candidate(
 
     Raises:
         SpecError: `model.not_isolated`, the model's class imports what a registered model cannot carry.
-        UnavailableError: `mlflow.unavailable`.
+        UnavailableError: `mlflow.unavailable`, `mlflow.denied`.
     """
     weights = str(manifest.meta["weights_digest"])
     with registry_faults():
