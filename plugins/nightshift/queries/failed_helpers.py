@@ -5,7 +5,8 @@ from __future__ import annotations
 from airflow.models import DagModel, DagRun
 from sqlalchemy import func, select
 
-from nightshift.queries.runs import airflow_session, pipeline_of, run_fields, summaries, tagged_dags
+from nightshift.queries.run_records import run_fields
+from nightshift.queries.runs import airflow_session, pipeline_of, summaries, tagged_dags
 from nightshift.queries.schemas import FailedHelper, RunSummary
 from training.spec.rules.names import HELPER_TAG
 

@@ -13,7 +13,8 @@ from airflow.utils.types import DagRunTriggeredByType
 from sqlalchemy import CursorResult, select, update
 from sqlalchemy.exc import IntegrityError
 
-from nightshift.queries.runs import airflow_session, run_fields
+from nightshift.queries.run_records import run_fields
+from nightshift.queries.runs import airflow_session
 from nightshift.queries.schemas import RunState
 from nightshift.settings import Settings
 from training.errors import DeniedError

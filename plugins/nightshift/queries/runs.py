@@ -9,7 +9,6 @@ import json
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
 from typing import Any, Final
 
 from airflow.api.common.trigger_dag import trigger_dag
@@ -24,16 +23,15 @@ from sqlalchemy import Select, func, select
 from sqlalchemy.exc import IntegrityError, OperationalError, SQLAlchemyError
 from sqlalchemy.orm import Session, defer, joinedload, selectinload
 
-from nightshift.queries.pool_queue import awaited_by
-from nightshift.queries.schemas import Artifact, Pipeline, Run, RunState, RunSummary, StageRun
+from nightshift.queries.run_records import run_fields, run_record, stage_record, stage_result
+from nightshift.queries.schemas import Pipeline, Run, RunSummary
 from nightshift.queries.study_progress import TRIALS, study_progress
 from nightshift.settings import Settings
-from training.contracts import ContractError, JsonObject, StageResult, require_result
+from training.contracts import JsonObject, StageResult
 from training.database import connect
 from training.database.pipeline_runs import record_queued
 from training.errors import DeniedError, NightshiftError, Problem, SpecError, UnavailableError, first_line, shown
-from training.sanitizing import from_markdown
-from training.spec.rules.names import HELPER_SUFFIXES, HELPER_TAG, HOUSEKEEPING, PIPELINE_TAG, ROLLBACK
+from training.spec.rules.names import HELPER_TAG, PIPELINE_TAG
 from training.spec.trigger_form import unknown_keys
 from training.stage_table import TABLE
 
@@ -43,8 +41,6 @@ RESOLVE: Final = "resolve"
 FIRST_TASKS: Final = (RESOLVE, "wait")
 STUDY_TASKS: Final = ("tune_plan", TRIALS)
 """Before `tune`: see `operators.study`."""
-MAX_CONF_LEVELS: Final = 32
-"""Of objects and lists in a conf that is shown."""
 RETURN_VALUE: Final = "return_value"
 
 
@@ -128,9 +124,9 @@ def run(name: str, run_id: str) -> Run:
         tasks = list(session.scalars(select(TaskInstance).where(TaskInstance.dag_id == name, TaskInstance.run_id == run_id)))
         values = _returned(session, name, run_id)
         order = {task_id: place for place, task_id in enumerate(_chain())}
-        stages = [_stage(session, task, values.get(task.task_id)) for task in tasks]
+        stages = [stage_record(session, task, values.get(task.task_id)) for task in tasks]
         stages.sort(key=lambda stage: (order.get(stage.name, 99), stage.name))
-        shown_run = _run(found, values.get(RESOLVE), stages)
+        shown_run = run_record(found, values.get(RESOLVE), stages)
     # After the session: a store that does not answer must not keep a connection of Airflow's database.
     progress = study_progress(name, run_id, [stage.state for stage in stages if stage.name == TRIALS])
     counted = [stage.model_copy(update={"progress": progress}) if stage.name == TRIALS else stage for stage in stages]
@@ -171,7 +167,7 @@ def conf_of(name: str, run_id: str) -> dict[str, Any]:
 def results(name: str, run_id: str) -> dict[str, StageResult]:
     """Return what the stages of a run left in XCom, by stage; empty for a run that Airflow does not have any more."""
     with airflow_session() as session:
-        found = {task_id: _result(task_id, value) for task_id, value in _returned(session, name, run_id).items()}
+        found = {task_id: stage_result(task_id, value) for task_id, value in _returned(session, name, run_id).items()}
     return {stage: result for stage, result in found.items() if result is not None}
 
 
@@ -321,91 +317,6 @@ def pipeline_of(found: DagModel) -> Pipeline:
 
 def _summary(found: DagRun) -> RunSummary:
     return RunSummary.model_validate(run_fields(found))
-
-
-def run_fields(found: DagRun) -> dict[str, Any]:
-    """Return the fields of `RunSummary`."""
-    state: RunState = found.state.value if hasattr(found.state, "value") else found.state
-    return {
-        "id": f"{found.dag_id}:{found.run_id}",
-        "pipeline": found.dag_id,
-        "run_id": found.run_id,
-        "state": state,
-        "waits_for": _awaited(found) if state in ("queued", "running") else None,
-        "run_type": str(found.run_type),
-        "triggered_by": found.triggering_user_name,
-        "queued_at": found.queued_at,
-        "started_at": found.start_date,
-        "ended_at": found.end_date,
-        # Airflow shows it as Markdown.
-        "note": None if found.note is None else from_markdown(found.note),
-    }
-
-
-def _awaited(found: DagRun) -> str | None:
-    if found.dag_model is None or not found.dag_model.is_paused:
-        return None
-    is_helper = found.dag_id.endswith(HELPER_SUFFIXES) or found.dag_id in (ROLLBACK, HOUSEKEEPING)
-    return f"{found.dag_id}, which is paused: " + ("unpause it in Airflow" if is_helper else f"nightshift schedule on {found.dag_id}")
-
-
-def _run(found: DagRun, settled: Any, stages: list[StageRun]) -> Run:
-    known = settled if isinstance(settled, Mapping) else {}
-    overrides = known.get("overrides")
-    snapshot = overrides.get("snapshot") if isinstance(overrides, Mapping) else None
-    parameters = _shallow(dict(found.conf or {}))
-    given = {"as_of": known.get("as_of"), "snapshot": snapshot, "parameters": parameters, "from_checkpoint": _checkpoint(parameters)}
-    return Run.model_validate({**run_fields(found), **given, "stages": stages})
-
-
-def _shallow(value: Any, levels: int = MAX_CONF_LEVELS) -> Any:
-    """Return a conf with what lies deeper left out: Airflow's own ways to start a run have no limit, and JSON of an answer has."""
-    if not isinstance(value, dict | list):
-        return value
-    if levels == 0:
-        return "…"
-    return (
-        {key: _shallow(each, levels - 1) for key, each in value.items()}
-        if isinstance(value, dict)
-        else [_shallow(each, levels - 1) for each in value]
-    )
-
-
-def _checkpoint(parameters: JsonObject) -> str | None:
-    train = parameters.get("train")
-    digest = train.get("from_checkpoint") if isinstance(train, Mapping) else None
-    return digest if isinstance(digest, str) else None
-
-
-def _stage(session: Session, task: TaskInstance, value: Any) -> StageRun:
-    result = _result(task.task_id, value)
-    return StageRun(
-        name=task.task_id,
-        state=task.state,
-        waits_for=awaited_by(session, task),
-        progress=None,
-        try_number=task.try_number,
-        started_at=task.start_date,
-        ended_at=task.end_date,
-        seconds=task.duration,
-        attempts=None if result is None else result.attempts,
-        reused_from=None if result is None or result.reused_from is None else result.reused_from.run_id,
-        artifact=None if result is None else Artifact(uri=result.artifact_uri, digest=result.digest),
-        scalars={} if result is None else dict(result.scalars),
-        timings={} if result is None else dict(result.timings),
-        reports={} if result is None else dict(result.reports),
-        usage=None if result is None or result.usage is None else asdict(result.usage),
-    )
-
-
-def _result(stage: str, value: Any) -> StageResult | None:
-    if stage not in TABLE or value is None:
-        return None
-    try:
-        return require_result(value, stage=stage)
-    except ContractError:
-        # Users of Airflow's API may write XCom: a value that is not a valid result is shown as null.
-        return None
 
 
 def _plain(value: Any) -> Any:

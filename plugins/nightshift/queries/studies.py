@@ -5,7 +5,8 @@ from __future__ import annotations
 from airflow.models import DagModel, DagRun
 from sqlalchemy import select
 
-from nightshift.queries.runs import airflow_session, pipeline, run_fields, trigger, unknown_run
+from nightshift.queries.run_records import run_fields
+from nightshift.queries.runs import airflow_session, pipeline, trigger, unknown_run
 from nightshift.queries.schemas import Study, Trial
 from nightshift.run_refs import settled_ref, study_ref
 from training.contracts import JsonObject, JsonValue
