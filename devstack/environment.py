@@ -203,10 +203,7 @@ def airflow_settings(settings: Settings) -> dict[str, str]:
             "simple_auth_manager_passwords_file": str(home / "passwords.json"),
             "fernet_key": secret["fernet_key"],
         },
-        "database": {
-            "sql_alchemy_conn": f"sqlite:///{home / 'airflow.db'}",
-            "sql_alchemy_connect_args": "devstack.sqlite.CONNECT_ARGS",
-        },
+        "database": {"sql_alchemy_conn": f"sqlite:///{home / 'airflow.db'}", "sql_alchemy_connect_args": "devstack.sqlite.CONNECT_ARGS"},
         "scheduler": {
             # Between two tasks the scheduler sleeps for so long; a second of it times eight stages would be felt.
             "scheduler_idle_sleep_time": "0.1",

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from nightshift.settings import LOCAL, SLOTS, SOURCE, Settings
+from training.command_line import exit_code_of
 from training.errors import Problem, SpecError
 from training.runtime.available_memory import memory_limit_bytes
 
@@ -86,6 +87,11 @@ def num_cores(limit: Path = CPU_LIMIT) -> int:
     return min(cores, max(1, round(int(quota) / int(period)))) if quota.isdigit() else cores
 
 
-if __name__ == "__main__":
-    # The command of a container with an executor: `AIRFLOW__CORE__PARALLELISM=$(python -m nightshift.slots)`.
+def main() -> int:
+    """Print what a container's executor takes: `AIRFLOW__CORE__PARALLELISM=$(python -m nightshift.slots)`."""
     sys.stdout.write(f"{parallelism(Settings.from_environment())}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code_of(main))

@@ -1,5 +1,6 @@
 """Settings of an installation."""
 
+import runpy
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,19 @@ def test_slots_of_a_pool_that_no_pipeline_uses_are_refused_with_the_pools_there_
     (found,) = [each for each in storage.pipelines(Installation(settings=settings)) if each.check == "pools"]
     assert (found.is_ok, found.hint) == (False, caught.value.problems[0].hint)
     assert parallelism(Settings.from_environment({**environ, "NIGHTSHIFT_SLOTS": "cpu:12,train:2,night_gpus:2"})) == 21
+
+
+@pytest.mark.parametrize(
+    ("slots", "code", "printed"), [("cpu:12,train:2", 0, ("19\n", "")), ("cpus:12", 64, ("", "error: environment: 1"))]
+)
+def test_a_container_prints_its_parallelism_or_a_line_that_says_what_is_wrong(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], slots: str, code: int, printed: tuple[str, str]
+) -> None:
+    monkeypatch.setenv("NIGHTSHIFT_SLOTS", slots)
+    with pytest.raises(SystemExit) as caught:
+        runpy.run_path(str(CHECKOUT / "plugins" / "nightshift" / "slots.py"), run_name="__main__")
+    found = capsys.readouterr()
+    assert (caught.value.code, found.out, found.err[: len(printed[1])]) == (code, *printed)
 
 
 def test_a_backend_that_is_not_there_is_refused() -> None:
