@@ -42,14 +42,16 @@ ENGINE: Final = "tests/unit/training/engine"
 EVALUATION: Final = "tests/unit/training/evaluation"
 REGISTRY: Final = "tests/unit/training/registry"
 INTERVALS: Final = tuple(f"{EVALUATION}/bootstrap/test_{name}.py" for name in ("paired", "influence", "blocks", "label_blocks"))
+OF_METRICS: Final = (*INTERVALS, f"{EVALUATION}/metrics/test_by_task.py", f"{EVALUATION}/test_slices_and_fairness.py")
 PLANS: Final = ("auc", "calibration", "regression", "f1", "means", "metric")
 """Modules of metrics that have a plan for resampling."""
 TESTS: Final[dict[str, tuple[str, ...]]] = {
     "training/engine/divergence.py": (f"{ENGINE}/test_divergence.py",),
     "training/engine/precision.py": (f"{ENGINE}/test_precision.py", f"{ENGINE}/test_loss_scale.py"),
-    "training/engine/loop.py": tuple(
-        f"{ENGINE}/test_{name}.py"
-        for name in ("schedule", "steps", "epochs", "resume", "divergence", "notice", "loss_scale", "weighted_loss", "throughput")
+    "training/engine/loop.py": (
+        *(f"{ENGINE}/test_{name}.py" for name in ("schedule", "steps", "epochs", "resume", "divergence", "notice", "loss_scale")),
+        *(f"{ENGINE}/test_{name}.py" for name in ("weighted_loss", "throughput")),
+        "tests/unit/training/models/test_refit_fit.py",
     ),
     **{
         f"training/engine/checkpoint/{file}.py": tuple(
@@ -78,12 +80,12 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {
         for file in ("judging", "absolute", "champion", "bounds", "naive_baseline", "significance", "interface")
     },
     "training/evaluation/bootstrap/paired.py": INTERVALS,
-    **{f"training/evaluation/metrics/{name}.py": INTERVALS for name in PLANS},
+    **{f"training/evaluation/metrics/{name}.py": OF_METRICS for name in PLANS},
     "training/store/leases.py": ("tests/unit/training/store/test_leases.py",),
 }
 """File to the tests that concern it, the nearest first; only tests that run in one process see a mutant."""
 
-WITH_SLOW_TESTS: Final = frozenset(file for file, tests in TESTS.items() if tests == INTERVALS)
+WITH_SLOW_TESTS: Final = frozenset(file for file, tests in TESTS.items() if tests[: len(INTERVALS)] == INTERVALS)
 """Files of which a test that is marked `slow` sees most: every metric's interval beside a plain bootstrap."""
 
 LIBRARIES: Final = (
