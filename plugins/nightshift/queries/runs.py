@@ -219,7 +219,7 @@ def trigger(dag_id: str, run_id: str, conf: JsonObject, *, by: str) -> bool:
 
 def _invalid(err: Exception) -> Problem:
     """Return the problem of a value; Airflow's text lacks its key, and ends with the whole schema and the whole value."""
-    hint = "docs/reference/spec.md has the keys of the sections train, evaluate and tune"
+    hint = "docs/reference/spec.md has the keys and their values"
     message = str(err).partition("\n\nFailed validating")[0]
     # Of jsonschema, with the value's place.
     found: Any = err.__context__
