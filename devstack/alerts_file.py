@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from nightshift.json_files import read_object
+from nightshift.pipeline_files import texts_of
 from nightshift.settings import Settings
 from nightshift.source_uris import places_in
 from training.errors import NightshiftError, shown
@@ -23,8 +24,7 @@ _WEBHOOK: Final = re.compile(rf"""webhook["']?\s*:\s*["']?\$\{{({PLACEHOLDER_RUL
 
 def webhooks_of(settings: Settings, environ: Mapping[str, str]) -> set[str]:
     """Return the variables that pipelines name as webhooks, and that are no place of data."""
-    texts = (path.read_text(encoding="utf-8", errors="replace") for path in settings.pipelines_path.glob("*.yaml"))
-    named = {name for text in texts for name in _WEBHOOK.findall(text) if is_place_name(name)}
+    named = {name for text in texts_of(settings.pipelines_path).values() for name in _WEBHOOK.findall(text) if is_place_name(name)}
     return named - places_in(environ).keys()
 
 

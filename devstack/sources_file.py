@@ -13,6 +13,7 @@ from devstack.alerts_file import SIGNING_KEY, noted_alerts, webhooks_of
 from devstack.environment import PLACEHOLDER, SHOP, environment, shop_root, write_private
 from devstack.locking import locked
 from nightshift.airflow_ext.schedule_hold import is_in_use
+from nightshift.pipeline_files import texts_of
 from nightshift.settings import Settings
 from nightshift.source_uris import FILE as SOURCES_FILE
 from nightshift.source_uris import noted_places, places_in
@@ -74,9 +75,8 @@ def _sources_locked(settings: Settings) -> Iterator[Path]:
 def _require_unused(settings: Settings, changed: Iterable[str]) -> None:
     """Return if no command that lives runs nights with these places: a backfill's nights all read the same ones."""
     for name in changed:
-        for path in sorted(settings.pipelines_path.glob("*.yaml")):
-            text = path.read_text(encoding="utf-8", errors="replace")
-            if name in PLACEHOLDER.findall(text) and is_in_use(settings.home, path.stem):
-                message = f"{name} cannot change: another command runs nights of {path.stem}, which read it"
+        for pipeline, text in texts_of(settings.pipelines_path).items():
+            if name in PLACEHOLDER.findall(text) and is_in_use(settings.home, pipeline):
+                message = f"{name} cannot change: another command runs nights of {pipeline}, which read it"
                 hint = f"wait until that command has ended, or unset {name} in this shell to use the same place"
                 raise NightshiftError("services.busy", message, hint=hint)

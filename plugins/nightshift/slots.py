@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from nightshift.pipeline_files import texts_of
 from nightshift.settings import LOCAL, SLOTS, SOURCE, Settings
 from training.command_line import exit_code_of
 from training.errors import Problem, SpecError
@@ -60,9 +61,7 @@ def parallelism(settings: Settings) -> int:
 
 def pool_problem(settings: Settings) -> Problem | None:
     """Return what is wrong with the variable's pools: slots of one that no task waits in would go unused without a word."""
-    # Their texts: a YAML that has a problem keeps nothing from starting.
-    texts = (path.read_text(encoding="utf-8", errors="replace") for path in settings.pipelines_path.glob("*.yaml"))
-    known = {CPU, TRAIN, *OF_ALL}.union(*map(_NAMED.findall, texts))
+    known = {CPU, TRAIN, *OF_ALL}.union(*map(_NAMED.findall, texts_of(settings.pipelines_path).values()))
     unknown = sorted(dict(settings.slots).keys() - known)
     if not unknown:
         return None
