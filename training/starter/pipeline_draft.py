@@ -18,7 +18,7 @@ from training.starter.command_options import Choices
 from training.starter.keys import is_unique, key_of, may_be_id
 from training.starter.label_task import GuessedLabel
 from training.starter.leakage import suspects
-from training.starter.sentinels import far_label, sentinels
+from training.starter.sentinels import far_label, infinite_numbers, sentinels
 from training.starter.series import Series, series_of
 from training.starter.spellings import spellings
 from training.starter.splits import DAY, span_of, split_of
@@ -117,6 +117,7 @@ def drafted(table: FoundTable, time: EventTime, label: GuessedLabel, choices: Ch
             *spellings(table, [label.column, *features]),
             *sentinels(table, [label.column, *features]),
             *far_label(table, label),
+            *infinite_numbers(table),
             *_measured(time, features, [*found_key, *windows] if windows else list(features)),
             *(column.note for column in table.columns.values() if column.note),
             *([NO_STEP] if is_number and series is None and is_unique(table, [time.instant]) else []),

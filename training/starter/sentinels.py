@@ -1,4 +1,4 @@
-"""Numbers far from all others of their column: -999, 9999 and the like may stand for a missing value, a label may be a mistake."""
+"""Numbers far from all others of their column, such as -999 for a missing value, a label that may be a mistake, and infinite ones."""
 
 from __future__ import annotations
 
@@ -42,6 +42,18 @@ def sentinels(table: FoundTable, names: Sequence[str]) -> Iterator[str]:
                 if table.files.kind != "csv":
                     text = f"a column with nullif({name}, {mark:.0f}) in data.source.derive"
                 yield f"{mark:.0f} in {name} ({counted(count, 'row')}) may stand for a missing value and is read as a number; if so, {text}"
+
+
+def infinite_numbers(table: FoundTable) -> Iterator[str]:
+    """Yield a note for each column that is read and has infinite numbers: `validate` fails for them."""
+    names = [name for name, column in table.columns.items() if column.is_number]
+    wanted = [f"count(*) FILTER (isinf(CAST({quoted(name)} AS DOUBLE)))" for name in names]
+    for name, count in zip(names, counts_of(table.connection, wanted, "rows") if names else (), strict=True):
+        if count:
+            remedy = f"a column with CASE WHEN isfinite({name}) THEN {name} END in data.source.derive"
+            if table.files.kind == "csv":
+                remedy = "missing: […] with their texts, nullable: true in its column"
+            yield f"[data.nonfinite] {name} is infinite in {counted(count, 'row')}, which validate refuses: {remedy}"
 
 
 def far_label(table: FoundTable, label: GuessedLabel) -> Iterator[str]:

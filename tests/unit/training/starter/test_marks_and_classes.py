@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,25 @@ def test_a_number_that_may_stand_for_a_missing_one_is_named(form: str, tmp_path:
         'missing: ["-999"], nullable: true in its column' if form == "csv" else "a column with nullif(items, -999) in data.source.derive"
     )
     assert notes == [f"-999 in items (12 rows) may stand for a missing value and is read as a number; if so, {remedy}"]
+
+
+def test_infinite_numbers_are_named_with_the_code_of_their_check(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = with_column("value", lambda number, row: "1e400" if number % 50 == 0 else row["value"])
+    file = csv_of(rows, tmp_path / "orders.csv")
+    result = found(file, capsys, to=tmp_path / "to")
+    (note,) = [note for note in result["notes"] if "infinite" in note]
+    assert note.startswith("[data.nonfinite] value is infinite in 12 rows, which validate refuses: ")
+    assert checked_with_data(result, file, tmp_path / "to", monkeypatch) == ExitCode.BAD_DATA
+    assert re.search(r"\[data.nonfinite\] \w+\.value: no infinite numbers", capsys.readouterr().out)
+    yaml = next((tmp_path / "to").rglob("*.yaml"))
+    column = next(line for line in yaml.read_text(encoding="utf-8").splitlines() if line.strip().startswith("value:"))
+    assert column.rstrip().endswith("}"), column
+    yaml.write_text(
+        yaml.read_text(encoding="utf-8").replace(column, column.rstrip()[:-1] + ', missing: ["1e400"], nullable: true}'), encoding="utf-8"
+    )
+    assert checked_with_data(result, file, tmp_path / "to", monkeypatch) == 0
 
 
 def single_class(first: int) -> list[dict[str, Any]]:
