@@ -47,6 +47,7 @@ LOOK_SECONDS: Final = 5.0
 MAX_WAIT_SECONDS: Final = 1.0
 """For a running task to end: what others write into the database, such as a trigger, is seen so late while tasks run."""
 LEFT_OUT: Final = (TaskInstanceState.UPSTREAM_FAILED, TaskInstanceState.SKIPPED)
+"""States that the scheduler itself gives to tasks that are not run."""
 RESPAWN_SECONDS: Final = 1.0
 """Dead workers are replaced at most so often."""
 KEY_COLUMNS: Final = (TaskInstance.dag_id, TaskInstance.task_id, TaskInstance.run_id, TaskInstance.try_number, TaskInstance.map_index)
@@ -89,7 +90,7 @@ class SleepTolerantLocalExecutor(LocalExecutor):
         self._own: Counter[WorkloadKey] = Counter()
         """Workloads that have been accepted and have not ended; a task that resumes has two until the process that deferred it ends."""
         self._ended: set[WorkloadKey] = set()
-        """Since the last loop."""
+        """Workloads that have ended, of which the scheduler has not been informed by `_examine_first`."""
         self._has_begun = False
         """Whether a workload was accepted in this loop."""
         self._clock = AwakeClock()
@@ -145,8 +146,9 @@ class SleepTolerantLocalExecutor(LocalExecutor):
         That is the end of a task, and what the scheduler itself did in the last look at a run: of the tasks after one that failed, a look
         ends only the next one. Where the database cannot be written to, the loop after that tries again.
 
-        They become as runs that were never examined. Each loop starts such runs: those of hundreds that are due at once would else all come
-        before. Runs of paused DAGs are left alone: without an instant of their last examination the scheduler never ends them.
+        The time of their last examination is removed, as if they had never been examined. Each loop starts new runs, which have none:
+        with an old time instead, hundreds that are due at once would all come before. Runs of paused DAGs keep theirs: without it the
+        scheduler never ends them.
         """
         runs = {(key.dag_id, key.run_id) for key in self._ended if isinstance(key, TaskInstanceKey)}
         of_run = (TaskInstance.dag_id == DagRun.dag_id, TaskInstance.run_id == DagRun.run_id)

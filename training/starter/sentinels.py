@@ -48,7 +48,7 @@ def infinite_numbers(table: FoundTable) -> Iterator[str]:
     """Yield a note for each column that is read and has infinite numbers: `validate` fails for them."""
     names = [name for name, column in table.columns.items() if column.is_number]
     wanted = [f"count(*) FILTER (isinf(CAST({quoted(name)} AS DOUBLE)))" for name in names]
-    for name, count in zip(names, counts_of(table.connection, wanted, "rows") if names else (), strict=True):
+    for name, count in zip(names, counts_of(table.connection, wanted, "rows"), strict=True):
         if count:
             remedy = f"a column with CASE WHEN isfinite({name}) THEN {name} END in data.source.derive"
             if table.files.kind == "csv":

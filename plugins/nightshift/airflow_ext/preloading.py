@@ -7,8 +7,8 @@ after this. For the tasks of a run that is more than a tenth of its CPU (docs/pe
 So are the parts of DAGs that no spec changes: the JSON Schemas of a trigger's form, a third of the CPU of a parse, and what Airflow imports
 and reads for the first DAG that it serialises, two thirds of that DAG's.
 
-So are the entry points of all installed distributions, which each task reads for the families, metrics, gates and sources that they add.
-A DAG file that names what is not installed is parsed again later, so the dag-processor, which forgets nothing, does not keep them.
+Workers also read the entry points of all installed distributions, where each task looks for families, metrics, gates and sources. The
+dag-processor does not: it forgets nothing, and what a DAG file names may be installed before its next parse.
 
 After an edit or an update of the code, or an installation of a library, until the services are started again, a task would mix what is in
 memory with what it imports from the disk. So a worker drops what was preloaded where one of the files has changed (`forget_if_changed`),

@@ -281,7 +281,7 @@ def _ranks(count: int, share: float, method: str) -> tuple[list[int], float]:
 
 
 def _between(low: float, high: float, weight: float) -> float:
-    """Return the number between two, as `numpy.quantile` rounds it, or the infinite one of them, where numpy has NaN."""
+    """Return the number between two, as `numpy.quantile` rounds it, or the infinite one of them, where numpy has NaN; NaN between both."""
     if not weight:
         return low
     if math.isinf(low) or math.isinf(high):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from training.contracts import RunIdentity, StageResult
+from tests.unit.training.store.results import result_of
 from training.errors import LeaseHeldError, LeaseLostError, UnavailableError
 from training.process.running_time import AwakeClock
 from training.store import Store, WorkFolder
@@ -17,20 +17,6 @@ from training.store.leases import COMMIT, HolderWatch, Lease, holder_of
 @pytest.fixture
 def work_folder(tmp_path: Path) -> WorkFolder:
     return Store(str(tmp_path)).work_folder("p", "train", "f" * 64)
-
-
-def result_of(attempt_id: str) -> StageResult:
-    return StageResult(
-        pipeline="p",
-        stage="train",
-        work_id="f" * 64,
-        artifact_uri="u",
-        digest="d",
-        run=RunIdentity(dag_id="p", run_id="r", task_id="train"),
-        attempt_id=attempt_id,
-        attempts=1,
-        committed_at="2026-01-01T00:00:00+00:00",
-    )
 
 
 def kinds(work_folder: WorkFolder) -> list[str]:

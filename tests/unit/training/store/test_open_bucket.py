@@ -2,25 +2,11 @@
 
 import pytest
 
+from tests.unit.training.store.results import result_of
 from tests.unit.training.store.s3_proxy import CONFLICT, FaultProxy, answers, race
-from training.contracts import RunIdentity, StageResult
 from training.errors import DataError, LeaseHeldError, LeaseLostError, UnavailableError
 from training.store import Store, bucket
 from training.store.leases import Lease
-
-
-def result_of(attempt_id: str) -> StageResult:
-    return StageResult(
-        pipeline="p",
-        stage="train",
-        work_id="f" * 64,
-        artifact_uri="u",
-        digest="d",
-        run=RunIdentity(dag_id="p", run_id="r", task_id="train"),
-        attempt_id=attempt_id,
-        attempts=1,
-        committed_at="2026-01-01T00:00:00+00:00",
-    )
 
 
 def test_what_is_written_is_read_and_listed(s3_store: Store) -> None:
