@@ -142,9 +142,8 @@ def _attempt(
             return
         lease = Lease.acquire(work_folder, owner=request.run.owner, attempt_id=request.attempt_id, takeover_epoch=request.takeover_epoch)
         context.lease = lease
-        if lease.epoch > 1 and work_folder.result() is not None:
-            # An error, not a return: other ranks that have begun would wait for this one.
-            raise LeaseLostError("attempt.over", f"attempt {lease.attempt_id} of {work_folder.uri} began while another one finished it")
+        if lease.epoch > 1:
+            _refuse_finished(work_folder, lease)
         if lease.is_restart:
             # A Job starts a member again that ends with 75, whatever the reason, until the launch is deleted, and the reason is read about
             # as late as that: why an attempt failed by itself is kept.
@@ -193,10 +192,23 @@ def _check_startable(request: StageRequest, work_folder: WorkFolder) -> LoadedCo
     return code
 
 
+def _refuse_finished(work_folder: WorkFolder, lease: Lease) -> None:
+    """End an attempt whose work another one has committed, and make the result where that one could not.
+
+    Raises:
+        LeaseLostError: `attempt.over`. An error, not a return: other ranks that have begun would wait for this one.
+    """
+    if lease.committed is not None:
+        result = StageResult.from_mapping(lease.committed)
+        if work_folder.has_artifact(result):
+            work_folder.create_result(result)
+    if work_folder.result() is not None:
+        raise LeaseLostError("attempt.over", f"another attempt of {work_folder.uri} has finished it, and {lease.attempt_id} ends")
+
+
 def _commit(
     work_folder: WorkFolder, request: StageRequest, lease: Lease, output: StageOutput, timings: dict[str, float], usage: Usage
 ) -> None:
-    lease.commit(COMMIT, {"artifact_uri": output.artifact_uri, "digest": output.digest})
     result = StageResult(
         pipeline=request.pipeline,
         stage=request.stage,
@@ -212,6 +224,7 @@ def _commit(
         reports=output.reports,
         usage=usage,
     )
+    lease.commit(COMMIT, result.to_xcom())
     if work_folder.create_result(result):
         logger.info("committed %s in %.1f s (%s): %s", request.stage, timings["total"], usage_text(usage), output.digest)
     else:

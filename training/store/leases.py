@@ -14,13 +14,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
+from training.contracts import JsonObject
 from training.errors import LeaseHeldError, LeaseLostError, StoreError, UnavailableError
 from training.process.running_time import AwakeClock
 from training.store.chains import Chain, ChainRecord
 from training.store.work_folder import WorkFolder
 
 COMMIT: Final = "commit"
-"""Kind of an attempt's last record, after which it makes the result. With both the lease is free."""
+"""Kind of an attempt's last record, which holds the result that it then makes. With both the lease is free."""
 LEASE_TTL_SECONDS: Final = 15.0
 """A holder whose heartbeat has not changed for so long, while the observer was awake and looked, counts as dead."""
 
@@ -39,18 +40,21 @@ class LeaseHolder:
 class Lease:
     """The right to write in one work folder, held by one attempt in one epoch."""
 
-    def __init__(self, work_folder: WorkFolder, *, epoch: int, owner: str, attempt_id: str, head: int, is_restart: bool = False) -> None:
+    def __init__(self, work_folder: WorkFolder, *, epoch: int, owner: str, attempt_id: str, earlier: list[ChainRecord]) -> None:
         self._work_folder = work_folder
         self._chain = work_folder.chain()
-        self._head = head
+        self._head = (earlier[-1].number if earlier else 0) + 1
         self._has_committed = False
         # The heartbeat checks while a checkpoint thread commits: a commit seen between its two halves looks foreign.
         self._lock = threading.Lock()
         self.epoch = epoch
         self.owner = owner
         self.attempt_id = attempt_id
-        self.is_restart = is_restart
+        self.is_restart = any(record.value["kind"] == "lease" and record.value["attempt_id"] == attempt_id for record in earlier)
         """An earlier start of the same attempt has held the lease: a queue took the nodes of its Job, and gave them back."""
+        commits = [record.value["payload"] for record in earlier if record.value["kind"] == COMMIT]
+        self.committed: JsonObject | None = commits[-1] if commits else None
+        """The result that an earlier attempt committed. Its file may be missing."""
 
     @classmethod
     def acquire(cls, work_folder: WorkFolder, *, owner: str, attempt_id: str, takeover_epoch: int = 0) -> Lease:
@@ -78,8 +82,7 @@ class Lease:
             # Two processes of one attempt, a pod and its replacement, would write the same bytes, and both find that they won.
             record = {"kind": "lease", "epoch": epoch, "owner": owner, "attempt_id": attempt_id, "nonce": secrets.token_hex(8)}
             if chain.move(record, expected=head):
-                is_restart = any(each.value["kind"] == "lease" and each.value["attempt_id"] == attempt_id for each in records)
-                return cls(work_folder, epoch=epoch, owner=owner, attempt_id=attempt_id, head=head + 1, is_restart=is_restart)
+                return cls(work_folder, epoch=epoch, owner=owner, attempt_id=attempt_id, earlier=records)
 
     def commit(self, kind: str, payload: Mapping[str, object]) -> None:
         """Append one record (`checkpoint`, `COMMIT`) in this lease's name.

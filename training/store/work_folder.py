@@ -19,7 +19,7 @@ from training.store.condemned import Condemned
 
 logger = logging.getLogger(__name__)
 
-RESULT_HINT: Final = "delete this file: the stage's next run does the work again"
+RESULT_HINT: Final = "delete this file: the stage's next run makes it again"
 REQUEST_HINT: Final = "clear the task: it writes a new request"
 RECORD_HINT: Final = "delete this file"
 _CONTENT: Final = re.compile(
@@ -100,12 +100,12 @@ class WorkFolder:
         if self.claim():
             # The collector was about to drop the work folder, and may have done so.
             result = self.committed()
-        if result is not None and not self._has_artifact(result):
+        if result is not None and not self.has_artifact(result):
             logger.warning("%s is done, but its artifact %s is missing: the work is done again", self.uri, result.artifact_uri)
             return None
         return result
 
-    def _has_artifact(self, result: StageResult) -> bool:
+    def has_artifact(self, result: StageResult) -> bool:
         """Return whether the manifest of a result is there: one request. Its objects are deleted after it."""
         key = StoreUri(result.artifact_uri).content_key
         return key is None or self._bucket.exists(key)
@@ -133,13 +133,12 @@ class WorkFolder:
 
         A result whose artifact is missing is replaced.
         """
-        result.to_json()  # refuses one that is too large
         key = f"{self._prefix}/_RESULT.json"
         data = records.encode(key, result.to_xcom())
         if self._bucket.create_own(key, data):
             return True
         found = self.committed()
-        if found is not None and self._has_artifact(found):
+        if found is not None and self.has_artifact(found):
             return False
         self._bucket.replace(key, data)
         return True

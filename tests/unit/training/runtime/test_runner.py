@@ -12,7 +12,7 @@ import pytest
 
 from training.code.loaded import LoadedCode
 from training.contracts import ExitCode, RunIdentity, StageRequest, StageResult, sha256_hex
-from training.errors import DataError, HungError, NightshiftError, PreemptedError, ReplicasDifferError
+from training.errors import DataError, HungError, NightshiftError, PreemptedError, ReplicasDifferError, UnavailableError
 from training.process.waiting import database_wait_seconds
 from training.runtime import runner
 from training.runtime.context import StageContext, StageOutput, StopFlag
@@ -224,6 +224,42 @@ def test_work_of_another_run_that_is_under_way_is_not_started_twice(store: Store
     record = work_folder.error("a1")
     assert record is not None
     assert record["code"] == "lease.held"
+
+
+@pytest.mark.parametrize("run_id", ["r1", "other"], ids=["the same task", "another run"])
+def test_work_whose_result_could_not_be_written_after_its_commit_is_not_done_again(
+    run_id: str, store: Store, work_folder: WorkFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(_folder: WorkFolder, _result: StageResult) -> bool:
+        raise UnavailableError("storage.unavailable", "no answer")
+
+    with monkeypatch.context() as storage:
+        storage.setattr(WorkFolder, "create_result", away)
+        assert run(make(), ask(store, "a1"), stop=StopFlag()) is ExitCode.UNAVAILABLE
+        again = ask(store, "a2", run_id=run_id, takeover_epoch=1)
+        assert run(fail_with(RuntimeError("ran again")), again, stop=StopFlag()) is ExitCode.UNAVAILABLE
+    assert work_folder.result() is None
+    again = ask(store, "a3", run_id=run_id, takeover_epoch=2)
+    assert run(fail_with(RuntimeError("ran again")), again, stop=StopFlag()) is ExitCode.PREEMPTED
+    record, result = work_folder.error("a3"), work_folder.result()
+    assert record is not None
+    assert record["code"] == "attempt.over"
+    assert result is not None
+    assert (result.attempt_id, result.attempts, result.run.run_id, result.scalars) == ("a1", 1, "r1", {"rows": 1})
+    assert result.usage is not None
+
+
+def test_committed_work_without_its_artifact_is_done_again(store: Store, work_folder: WorkFolder) -> None:
+    assert run(make(b"lost"), ask(store, "a1"), stop=StopFlag()) is ExitCode.DONE
+    first = work_folder.result()
+    assert first is not None
+    for uri in (first.artifact_uri, f"{work_folder.uri}/_RESULT.json"):
+        Path(uri.removeprefix("file://")).unlink()
+    assert run(make(b"new"), ask(store, "a2"), stop=StopFlag()) is ExitCode.DONE
+    second = work_folder.result()
+    assert second is not None
+    assert (second.attempt_id, second.attempts) == ("a2", 2)
+    assert second.digest != first.digest
 
 
 @pytest.mark.parametrize("takeover_epoch", [0, 1])

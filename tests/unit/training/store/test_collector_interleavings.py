@@ -225,7 +225,7 @@ def objects_first(patch: pytest.MonkeyPatch) -> None:
             work_folder(self, unit)
 
     patch.setattr(Marking, "_work_folder", skip_expired)
-    patch.setattr(WorkFolder, "_has_artifact", lambda *_: True)
+    patch.setattr(WorkFolder, "has_artifact", lambda *_: True)
 
 
 SABOTAGES = [no_claim_of_objects, no_claim_of_results, no_agreement, no_grace, objects_first]
