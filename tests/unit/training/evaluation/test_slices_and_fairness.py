@@ -57,7 +57,7 @@ def rows_of(part: Slice) -> np.ndarray:
     return rows
 
 
-@pytest.mark.parametrize("primary", ["auc", "log_loss", "f1", "calibration_error"])
+@pytest.mark.parametrize("primary", ["auc", "log_loss", "f1", "calibration_error", "bias"])
 def test_every_slice_and_pair_has_the_metric_of_its_rows_alone(primary: str) -> None:
     found = sliced(primary)
     assert len(found) == 4 + 3 + 12

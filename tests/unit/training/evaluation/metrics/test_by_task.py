@@ -148,6 +148,8 @@ def test_multiclass_metrics_are_macro_and_know_classes_that_the_model_never_saw(
     assert found["auc"] == pytest.approx((first + second + 0.5) / 3)
     assert found["log_loss"] == pytest.approx(-np.mean(np.log([0.8, 0.6, 0.7, 0.45, 1e-7, 1e-7])))
     assert found["brier"] == pytest.approx(np.mean([0.08, 0.32, 0.18, 0.605, 1.5, 1.82]))
+    # The likeliest classes have 0.8, 0.6, 0.7 and are right, 0.55 and 0.5 in one bin, and 0.9, and are wrong.
+    assert found["calibration_error"] == pytest.approx((0.2 + 0.4 + 0.3 + 0.55 + 0.5 + 0.9) / 6)
 
 
 def test_regression_metrics_are_of_the_errors() -> None:
