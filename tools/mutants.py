@@ -56,7 +56,7 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {
     **{
         f"training/engine/checkpoint/{file}.py": tuple(
             f"{ENGINE}/{name}.py"
-            for name in ("checkpoint/test_checkpoints", "checkpoint/test_reader", "checkpoint/test_types", "test_resume")
+            for name in (*(f"checkpoint/test_{name}" for name in ("checkpoints", "reader", "chunks", "types")), "test_resume")
         )
         for file in ("format", "writer", "reader")
     },

@@ -15,6 +15,8 @@ from training.store import WorkFolder
 HUNG: Final = 128 + signal.SIGALRM
 """Exit code, as a shell reports it, of a process that did not move within the limit of its phase (`training.process.liveness`)."""
 MAX_TRACEBACK_CHARS: Final = 8000
+UNKNOWN: Final = Phase("start", "or what came before the first heartbeat", 0.0)
+"""Of a process without a heartbeat: it hung before the first one, or held the GIL from then on."""
 STOPS: Final = frozenset({"stage.stopped", "train.preempted", "peer.lost"})
 """Codes of the errors of a process that was asked to stop, or whose peers were."""
 
@@ -59,6 +61,8 @@ def write_hang(work_folder: WorkFolder, attempt_id: str, did: Phase, *, rank: in
     part = f" ({did.name})" if did.name else ""
     within = f" of {did.limit_seconds:.0f} s" if did.limit_seconds else ""
     setting = f"timeout.{did.kind} in the pipeline's YAML"
+    if did is UNKNOWN:
+        setting = "timeout.start, timeout.part or timeout.step in the pipeline's YAML"
     if did.kind == "start":
         # Whether the process had read the spec is not known.
         setting += f", or {START_LIMIT.name} where the process had not read it yet"
@@ -91,4 +95,4 @@ def _in_heartbeat(beat: bytes | None) -> Phase:
         return Phase(**json.loads(beat or b"")["phase"])
     except (ValueError, LookupError, TypeError):
         # The first one was not written, a crash of the machine left a part of it, or it is of another version.
-        return Phase("start", "", 0.0)
+        return UNKNOWN

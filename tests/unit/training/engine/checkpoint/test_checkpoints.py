@@ -151,13 +151,18 @@ def test_smaller_state_after_a_larger_one_is_saved_without_the_rest_of_it(bench:
     assert torch.equal(checkpoints.restore(checkpoints.newest_entry()).state["module/w"], torch.full((3,), 2.0))
 
 
-def test_blocks_that_did_not_change_are_the_same_objects(bench: LoopBench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("training.engine.checkpoint.writer.BLOCK_BYTES", 64)
+def test_blocks_that_did_not_change_are_the_same_objects_and_are_not_counted_as_written(
+    bench: LoopBench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("training.engine.checkpoint.writer.BLOCK_BYTES", 400_000)
     checkpoints = bench.checkpoints(bench.context())
-    tensors = {"a": torch.arange(16.0), "b": torch.arange(16.0) + 50, "c": torch.ones(4)}
-    checkpoints.save(tensors, meta(1))
-    checkpoints.save({**tensors, "b": torch.zeros(16)}, meta(2))
-    checkpoints.close()
+    tensors = {"a": torch.arange(100_000.0), "b": torch.arange(100_000.0) + 50, "c": torch.ones(4)}
+    with caplog.at_level("INFO"):
+        checkpoints.save(tensors, meta(1))
+        checkpoints.save({**tensors, "b": torch.zeros(100_000)}, meta(2))
+        checkpoints.close()
+    assert "step 1 committed (0.8 MB, 0.8 MB of it written, the rest unchanged)" in caplog.text
+    assert "step 2 committed (0.8 MB, 0.4 MB of it written, the rest unchanged)" in caplog.text
     first, second = ({n: e.digest for n, e in bench.store.manifests.get(saved["uri"]).files.items()} for saved in bench.saved)
     assert list(first) == ["block-00000", "block-00001", "block-00002"]
     assert [name for name in first if first[name] != second[name]] == ["block-00001"]
