@@ -85,6 +85,20 @@ def test_the_length_of_a_block_has_the_unit_that_it_is_at_least_one_of(seconds: 
     assert f"14 blocks of {length}," in judged(blocks={**BLOCKS, "block_seconds": seconds}).words
 
 
+@pytest.mark.parametrize(
+    ("blocks", "is_enough", "words"),
+    [
+        ({}, True, "14 blocks of 1d, 8 required"),
+        ({"num_blocks": 5, "too_few_blocks": True}, False, "what helps is "),
+        ({"bounded": False}, False, "what helps is "),
+    ],
+)
+def test_split_has_enough_blocks_where_they_bound_an_interval(blocks: dict[str, Any], is_enough: bool, words: str) -> None:
+    found, said = blocks_found(judged_blocks({**BLOCKS, **blocks}))
+    assert found == is_enough
+    assert words in said
+
+
 @pytest.mark.parametrize(("automatic", "helps"), [(600.0, "evaluate.entities"), (86400.0, "a longer data.split.test")])
 def test_an_unbounded_interval_fails_by_its_severity_and_says_what_helps(automatic: float, helps: str) -> None:
     none = {**BLOCKS, "clusters": "none", "num_clusters": 0, "num_blocks": 2, "too_few_blocks": True, "bounded": False}
