@@ -45,3 +45,27 @@ def test_every_busy_port_is_named_at_once() -> None:
 
         with pytest.raises(NightshiftError, match=rf"port {ports[0].number} for Airflow .*; port {ports[1].number} for MLflow"):
             require_free(ports)
+
+
+def test_port_of_a_killed_process_is_waited_for_until_the_kernel_frees_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        number = listener.getsockname()[1]
+
+        def freed(_number: int) -> str:
+            listener.close()
+            return ""
+
+        monkeypatch.setattr("devstack.ports._owner", freed)
+        require_free([Port(number, "Airflow", "NIGHTSHIFT_AIRFLOW_PORT")])
+
+
+def test_port_that_no_visible_process_frees_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("devstack.ports._owner", lambda _number: "")
+    monkeypatch.setattr("devstack.ports.RELEASE_SECONDS", 0.0)
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        with pytest.raises(NightshiftError, match="is taken by a process that this user may not see"):
+            require_free([Port(listener.getsockname()[1], "Airflow", "NIGHTSHIFT_AIRFLOW_PORT")])
