@@ -69,7 +69,9 @@ def _heads(a: ComparedSide, b: ComparedSide) -> Iterator[tuple[str, str, str]]:
         ("code", (a.code_version or "")[:SHOWN_DIGITS], (b.code_version or "")[:SHOWN_DIGITS]),
         ("test rows", "" if a.rows is None else f"{a.rows:,}", "" if b.rows is None else f"{b.rows:,}"),
     ):
-        yield name, one or NOTHING, other or NOTHING
+        # Rejected versions and runs have no semantic version.
+        if one or other:
+            yield name, one or NOTHING, other or NOTHING
 
 
 def _instant(as_of: Instant | None) -> str:

@@ -151,10 +151,13 @@ def test_command_prints_both_side_by_side(versions: Seeded, monkeypatch: pytest.
         assert main([f"{MODEL}@4", f"{MODEL}@5"]) == 0
         lines = [line.split() for line in capsys.readouterr().out.splitlines()]
         assert [MODEL + "@4", MODEL + "@5"] in lines
+        assert ["semantic", "version", "1.4.0", "1.5.0"] in lines
         assert ["ndcg@10", "0.5", "0.6"] in lines
         assert ["train.learning_rate", "0.01", "0.02"] in lines
         assert any(line[:4] == ["gain", "of", f"{MODEL}@5", "over"] and "[+0.05," in line for line in lines)
         assert main([f"{MODEL}@4", f"{MODEL}@9"]) == 77
         capsys.readouterr()
+        assert main([f"{MODEL}:{DONE}", f"{MODEL}:{DONE}"]) == 0
+        assert "semantic version" not in capsys.readouterr().out, "a run has none"
         assert main([f"{MODEL}@4", f"{MODEL}@5", "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["gain"]["low"] == 0.05
