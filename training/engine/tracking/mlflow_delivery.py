@@ -33,11 +33,15 @@ QUICK: Final = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIM
 """Beside the work an unreachable server may take its time, but not the default's four minutes."""
 
 
+class DeletedExperimentError(LookupError):
+    """A user deleted the experiment in MLflow: no run can be made in it. The message has the command that restores it."""
+
+
 def open_run(client: Any, journal: RunJournal) -> str:
     """Return the id of the journal's MLflow run, which is made where there is none.
 
     Raises:
-        LookupError: nothing says how to make it; what MLflow's client raises.
+        LookupError: nothing says how to make it; `DeletedExperimentError`; what MLflow's client raises.
     """
     known = journal.run_id()
     if known is not None:
@@ -178,15 +182,12 @@ def _deliver_or_drop(journal: RunJournal) -> None:
     try:
         num_points = deliver(client, journal)
         logger.info("MLflow now has %d points of %s that waited for it", num_points, journal.key)
-    except Exception as err:
-        if _is_deleted(client, journal.run_id()):
-            _drop(journal, "a user deleted their run from MLflow")
-        elif (experiment := _deleted_experiment(client, journal, err)) is not None:
-            why = f"a user deleted their experiment {shown(experiment.name)} from MLflow"
-            remedy = f"mlflow experiments restore --experiment-id {experiment.experiment_id}"
-            _drop(journal, f"{why}; so that later trainings are tracked: {remedy}")
-        else:
+    except DeletedExperimentError as err:
+        _drop(journal, str(err))
+    except Exception:
+        if not _is_deleted(client, journal.run_id()):
             raise
+        _drop(journal, "a user deleted their run from MLflow")
 
 
 @contextmanager
@@ -204,7 +205,18 @@ def quick_requests() -> Iterator[None]:
 def _experiment(name: str) -> str:
     import mlflow
 
-    experiment = mlflow.set_experiment(name)
+    try:
+        experiment = mlflow.set_experiment(name)
+    except Exception as err:
+        # What MLflow raises for a deleted one: an unreachable server is not asked a second time.
+        if getattr(err, "error_code", "") != "INVALID_PARAMETER_VALUE":
+            raise
+        found = mlflow.MlflowClient().get_experiment_by_name(name)
+        if found is None or found.lifecycle_stage != "deleted":
+            raise
+        remedy = f"mlflow experiments restore --experiment-id {found.experiment_id}"
+        message = f"a user deleted their experiment {shown(name)} from MLflow; so that later trainings are tracked: {remedy}"
+        raise DeletedExperimentError(message) from err
     if KIND_TAG not in experiment.tags:
         try:
             mlflow.MlflowClient().set_experiment_tag(experiment.experiment_id, KIND_TAG, KIND)
@@ -247,15 +259,6 @@ def _is_deleted(client: Any, run_id: str | None) -> bool:
         return str(client.get_run(run_id).info.lifecycle_stage) == "deleted"
     except Exception as err:
         return getattr(err, "error_code", "") == "RESOURCE_DOES_NOT_EXIST"
-
-
-def _deleted_experiment(client: Any, journal: RunJournal, err: Exception) -> Any:
-    """Return the deleted experiment that keeps the journal's run from being made; None where something else does."""
-    # What `set_experiment` raises for one: an unreachable server is not asked a second time.
-    if getattr(err, "error_code", "") != "INVALID_PARAMETER_VALUE" or (description := journal.description()) is None:
-        return None
-    experiment = client.get_experiment_by_name(description.experiment)
-    return experiment if experiment is not None and experiment.lifecycle_stage == "deleted" else None
 
 
 def _drop(journal: RunJournal, why: str) -> None:

@@ -146,7 +146,7 @@ class Tracker:
         self._journal = RunJournal(bucket, bucket.key(context.work_folder.uri))
         self._writer = JournalWriter(MetricJournal(bucket, request.pipeline, str(self._metrics)), request.attempt_id)
         self._writing = Repeated(self._write, "metrics", WRITE_SECONDS, "metrics wait for the store: %s")
-        self._sending = Repeated(self._send, "tracking", SEND_SECONDS, "MLflow is away, metrics are kept: %s")
+        self._sending = Repeated(self._send, "tracking", SEND_SECONDS, "metrics wait for MLflow: %s")
         self._quick = ExitStack()
         if self._enabled:
             # Here, and not around each request: the environment is the process's, and the requests are a thread's.

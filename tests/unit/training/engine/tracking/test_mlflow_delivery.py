@@ -15,7 +15,14 @@ import pytest
 
 from training.engine.tracking import mlflow_delivery
 from training.engine.tracking import mlflow_journal as tracking_journal
-from training.engine.tracking.mlflow_delivery import deliver, deliver_all, deliver_if_reachable, open_run, tracked_run
+from training.engine.tracking.mlflow_delivery import (
+    DeletedExperimentError,
+    deliver,
+    deliver_all,
+    deliver_if_reachable,
+    open_run,
+    tracked_run,
+)
 from training.engine.tracking.mlflow_journal import ID_TAG, Backlog, End, RunDescription, RunJournal, pending_journals
 from training.store import Bucket
 from training.store.metric_journal import JournalWriter, MetricJournal, RawPoint
@@ -332,6 +339,16 @@ def test_points_of_a_run_or_an_experiment_that_a_user_or_the_retention_deleted_a
     deliver_if_reachable(journal)
     assert f"metrics of {KEY} are dropped: {why}" in caplog.text
     assert journal.backlogs() == []
+
+
+def test_metrics_of_a_training_in_a_deleted_experiment_wait_for_the_command_that_restores_it(journal: RunJournal, experiment: str) -> None:
+    client = mlflow.MlflowClient()
+    delete_experiment(client, journal)
+    with pytest.raises(DeletedExperimentError, match=r"restore --experiment-id \d+$") as caught:
+        open_run(client, journal)
+    client.restore_experiment(str(caught.value).rsplit(" ", 1)[-1])
+    deliver_if_reachable(journal)
+    assert_delivered_once(journal, experiment)
 
 
 def test_the_later_stages_read_the_run_from_the_trainings_work_folder(
