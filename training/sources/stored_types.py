@@ -173,7 +173,8 @@ def _read(values: pa.ChunkedArray, convert: Convert, wanted: pa.DataType, name: 
         except pa.ArrowInvalid as err:
             row = first_refused(chunk, convert)
             how = f"as a time in {column.zone}: the clock shows it twice or never" if column.zone else f"as {column.type} without a loss"
-            message = f"{source}, row {done + row}, column {shown(name)}: {shown(str(chunk[row]))}, {values.type}, cannot be read {how}"
+            where = f"{source}, row {done + row + 1:,}, column {shown(name)}"
+            message = f"{where}: {shown(str(chunk[row]))}, {values.type}, cannot be read {how}"
             hint = remedy(str(values.type), name) or "correct the value, or declare the type that the file has"
             raise DataError("schema.type", message, hint=hint) from err
         done += len(chunk)
@@ -205,7 +206,7 @@ def check_int96(path: Path, names: Iterable[str], *, source: str) -> None:
             is_outside = pa.chunked_array([pc.greater_equal(pc.abs(each), MAX_INSTANT_SECONDS) for each in seconds], pa.bool_())
             if count := pc.sum(is_outside).as_py():
                 row = pc.index(is_outside, pa.scalar(value=True)).as_py()
-                rows = f"{counted(count, 'row')} of {len(is_outside):,}, the first is {row}"
+                rows = f"{counted(count, 'row')} of {len(is_outside):,}, the first is row {row + 1:,}"
                 message = f"{source}, column {shown(name)}: INT96 has instants more than 292,000 years from 1970 ({rows})"
                 raise DataError("schema.type", message, hint="correct the values: they are no instants")
 

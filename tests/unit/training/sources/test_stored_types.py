@@ -82,12 +82,12 @@ def test_values_that_stay_the_same_are_read_as_declared_and_counted(
 @pytest.mark.parametrize(
     ("values", "keys", "message"),
     [
-        (pa.array([1, 300], pa.uint16()), {"type": "int8"}, "row 1, column 'x': '300', uint16, cannot be read as int8 without a loss"),
+        (pa.array([1, 300], pa.uint16()), {"type": "int8"}, "row 2, column 'x': '300', uint16, cannot be read as int8 without a loss"),
         (pa.array([2**63], pa.uint64()), {"type": "int64"}, "'9223372036854775808', uint64"),
-        (pa.array([1, 2**53 + 1, 3]), {"type": "double"}, "row 1, column 'x': '9007199254740993', int64"),
+        (pa.array([1, 2**53 + 1, 3]), {"type": "double"}, "row 2, column 'x': '9007199254740993', int64"),
         (pa.array([2**24 + 1]), {"type": "float"}, "'16777217', int64"),
         # Of 32 bits, 16777217 is this number too.
-        (pa.array([5.0, 2.0**24 + 2], pa.float32()), {"type": "int64"}, "row 1, column 'x': '16777218.0', float"),
+        (pa.array([5.0, 2.0**24 + 2], pa.float32()), {"type": "int64"}, "row 2, column 'x': '16777218.0', float"),
         (pa.array([2.0**53 + 2]), {"type": "int64"}, "'9007199254740994.0', double"),
         (pa.array([1.5]), {"type": "int64"}, "'1.5', double"),
         (pa.array([float("nan")]), {"type": "int64"}, "'nan', double"),
@@ -97,7 +97,7 @@ def test_values_that_stay_the_same_are_read_as_declared_and_counted(
         (
             pa.array(["2026-03-29T01:30:00", "2026-03-29T02:30:00"]).cast(pa.timestamp("us")),
             {"type": "timestamp", "zone": "Europe/Berlin"},
-            "row 1, column 'x': '2026-03-29 02:30:00', timestamp[us], cannot be read as a time in Europe/Berlin: the clock shows it twice",
+            "row 2, column 'x': '2026-03-29 02:30:00', timestamp[us], cannot be read as a time in Europe/Berlin: the clock shows it twice",
         ),
     ],
 )
@@ -143,7 +143,7 @@ def test_int96_is_read_by_its_key_also_of_years_beyond_nanoseconds(tmp_path: Pat
 def test_int96_that_microseconds_do_not_hold_is_refused_with_its_rows(tmp_path: Path, keys: dict[str, str]) -> None:
     times = pa.array([0, None, 10**14, -62_135_596_800, 10**14], pa.timestamp("s"))
     path = write(tmp_path / "a.parquet", times, use_deprecated_int96_timestamps=True)
-    with pytest.raises(DataError, match=r"column 'x': INT96 .* from 1970 \(2 rows of 5, the first is 2\)") as caught:
+    with pytest.raises(DataError, match=r"column 'x': INT96 .* from 1970 \(2 rows of 5, the first is row 3\)") as caught:
         read(declared(type="timestamp", **keys), path)
     assert caught.value.code == "schema.type"
 

@@ -65,7 +65,7 @@ def test_int96_that_microseconds_do_not_hold_is_left_out_with_its_rows(tmp_path:
     pq.write_table(times, tmp_path / "a.parquet", use_deprecated_int96_timestamps=True)
     plain = plain_parquet([tmp_path / "a.parquet"], tmp_path, zone="UTC")
     assert (list(plain.columns), list(plain.left_out)) == (["seen_at"], ["at"])
-    assert plain.left_out["at"].endswith("more than 292,000 years from 1970 (1 row of 2, the first is 1)")
+    assert plain.left_out["at"].endswith("more than 292,000 years from 1970 (1 row of 2, the first is row 2)")
 
 
 def test_fields_of_nested_json_are_listed() -> None:
