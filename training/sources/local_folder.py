@@ -33,10 +33,10 @@ def check_local_source(uri: str, root: str | None = None) -> None:
     Raises:
         DataError: `source.not_a_file`, something is not a regular file; `source.outside`, a symbolic link leaves the source's folder.
     """
-    path = _local_path(uri)
+    path = local_path(uri)
     if path is None:
         return
-    top = _local_path(root or uri) or path
+    top = local_path(root or uri) or path
     folder = os.path.realpath(top if top.is_dir() else top.parent)
     # Also of what does not exist: a link does not show what there is outside.
     _within(path, folder)
@@ -89,6 +89,7 @@ def _not_a_file(path: Path, what: str) -> DataError:
     return DataError("source.not_a_file", f"{path} is not a regular file: it is {what}", hint="write the data to a regular file")
 
 
-def _local_path(uri: str) -> Path | None:
+def local_path(uri: str) -> Path | None:
+    """Return the path that a source's URI names; None: it names a bucket."""
     parts = urlsplit(as_uri(uri))
     return Path(unquote(parts.path)) if parts.scheme == "file" else None

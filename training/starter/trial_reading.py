@@ -6,8 +6,10 @@ import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 
+from training.errors import DataError
 from training.sources.derived_columns import derive
 from training.sources.interface import SourceWindow
+from training.sources.local_folder import local_path
 from training.sources.registry import source_of
 from training.sources.size_limits import table_limit_bytes
 from training.sources.snapshot_files import read_rows
@@ -24,7 +26,7 @@ def read_as_ingest(spec: PipelineSpec, files: TableFiles, folder: Path) -> None:
         folder: for scratch files.
 
     Raises:
-        DataError: of the source of the table's kind, and of `read_rows` and `derive`.
+        DataError: of the source of the table's kind, and of `read_rows` and `derive`; it names a file by its path.
     """
     contract, limit_bytes = contracts_of(spec)[0], table_limit_bytes()
     source = source_of(contract)
@@ -32,7 +34,11 @@ def read_as_ingest(spec: PipelineSpec, files: TableFiles, folder: Path) -> None:
     for number, part in enumerate(source.list(window)):
         scratch = folder / f"part-{number}"
         scratch.mkdir()
-        content = source.read(part, scratch, limit_bytes=limit_bytes)
-        rows = read_rows(contract, content, source=part.uri, limit_bytes=limit_bytes, partition=part.partition)
-        derive(contract, rows, source=part.uri)
+        try:
+            content = source.read(part, scratch, limit_bytes=limit_bytes)
+            rows = read_rows(contract, content, source=part.uri, limit_bytes=limit_bytes, partition=part.partition)
+            derive(contract, rows, source=part.uri)
+        except DataError as err:
+            message = err.message.replace(part.uri, str(local_path(part.uri)))
+            raise DataError(err.code, message, hint=err.hint, details=err.details) from err
         shutil.rmtree(scratch)

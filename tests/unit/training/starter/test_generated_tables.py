@@ -83,6 +83,7 @@ def written(seed: int, folder: Path, capsys: pytest.CaptureFixture[str]) -> Writ
     ended = init([str(table.path), *options])
     found = capsys.readouterr()
     (code,) = [""] if ended == ExitCode.DONE else CODE.findall(found.err)[:1] or [f"none, exit code {ended}"]
+    assert "file:/" not in found.err, "a file is named as on the command line"
     assert code in table.codes, f"seed {seed} ends with {code!r}: {table.words}: {found.err}"
     if code:
         return None
