@@ -19,6 +19,7 @@ import os
 import runpy
 import selectors
 import signal
+import site
 import socket
 import sys
 import sysconfig
@@ -343,9 +344,12 @@ def stamps_of_code() -> Stamps:
 def folders_of_libraries() -> set[Path]:
     """Return the folders that an installation of a library changes.
 
-    In a folder of PYTHONPATH, which a user's own files may change at any time, the folder with what the distribution says of itself.
+    That of `pip install --user` too, where this Python reads it. In a folder of PYTHONPATH, which a user's own files may change at any
+    time, the folder with what the distribution says of itself.
     """
     folders = {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")}
+    if site.ENABLE_USER_SITE:
+        folders.add(Path(site.getusersitepackages()))
     for folder in filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)):
         folders |= {found for kind in ("dist", "egg") for found in Path(folder).glob(f"*.{kind}-info")}
     return folders

@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import os
+import site
 from pathlib import Path
 from typing import NoReturn
 
@@ -25,6 +26,14 @@ def test_what_distributions_add_is_looked_for_once_by_the_template_and_by_no_sta
 
 def test_a_distribution_installed_into_a_folder_of_the_path_replaces_the_template(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    before = stamps_of_code()
+    (tmp_path / "shop-1.dist-info").mkdir()
+    assert stamps_of_code() != before
+
+
+def test_a_distribution_installed_for_this_user_replaces_the_template(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(site, "ENABLE_USER_SITE", True)
+    monkeypatch.setattr(site, "getusersitepackages", lambda: str(tmp_path))
     before = stamps_of_code()
     (tmp_path / "shop-1.dist-info").mkdir()
     assert stamps_of_code() != before
