@@ -1,4 +1,7 @@
-"""Ranks that are forked from one import are processes as torchrun starts them: environment, session, output, exit codes, signals."""
+"""Ranks that are forked from one import are processes as torchrun starts them: environment, session, output, exit codes, signals.
+
+What a rank inherits, and how it ends, is seen in processes alone: these are runs of torchrun.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Each addition of docs/extending.md, made in a copy of the code from the page's blocks: it takes as many files as its table says."""
+"""Each addition of docs/extending.md, made in a copy of the code from the page's blocks: it takes as many files as its table says.
+
+Each runs in processes of its own: this one has imported the modules that an addition replaces.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Each role of Airflow's FAB auth manager, which a cluster has, on each route: nothing is open, nothing too narrow."""
+"""Each role of Airflow's FAB auth manager, which a cluster has, on each route: nothing is open, nothing too narrow.
+
+A process has one auth manager, and that of the other tests is another: this one needs a process of its own.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Generated requests, from stated seeds, most of them by users with rights and about what there is: never a 5xx, always as documented."""
+"""Generated requests, from stated seeds, most of them by users with rights and about what there is: never a 5xx, always as documented.
+
+It starts no process. It is slow by the number of requests, and fewer would leave many parameters untried.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Every layout trains the same model: compared with one process that accumulates the same micro-batches, 20 steps, fp32."""
+"""Every layout trains the same model: compared with one process that accumulates the same micro-batches, 20 steps, fp32.
+
+Each layout is a gang of processes: what they exchange is what could differ.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`nightshift layout`: the plan in words and as JSON, the exit codes, and the choice of `parallel: auto` in a gang."""
+"""`nightshift layout`: the plan in words and as JSON, the exit codes, and the choice of `parallel: auto` in a gang.
+
+Processes where a class of a user's is loaded, which would stay in this one, and where two ranks have to agree.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A table in thousands of tiny files is read with few open files at a time and little memory for each."""
+"""A table in thousands of tiny files is read with few open files at a time and little memory for each.
+
+A process for each number of files: the limit of open files and the peak of memory are a process's.
+"""
 
 from __future__ import annotations
 

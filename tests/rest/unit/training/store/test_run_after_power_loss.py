@@ -1,4 +1,7 @@
-"""After a power loss near a commit, the next run of the same night goes on by itself and ends with the same bytes."""
+"""After a power loss near a commit, the next run of the same night goes on by itself and ends with the same bytes.
+
+Every point trains a night: the tests of the store alone do not show whether the stages go on from what is left.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Planned figures against what is counted: memory at its peak, bytes through sockets, and the collectives of a dry run of 32 ranks."""
+"""Planned figures against what is counted: memory at its peak, bytes through sockets, and the collectives of a dry run of 32 ranks.
+
+Several processes: one alone sends nothing, and shares its peak of memory with all other tests.
+"""
 
 from __future__ import annotations
 
