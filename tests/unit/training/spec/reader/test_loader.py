@@ -9,15 +9,17 @@ from pathlib import Path
 import pytest
 
 from tests.unit.training.spec.problem_texts import CASES, EPOCHS, LR, NAMED, SCHEDULE, R
+from tests.unit.training.spec.problem_texts_of_data import DATA_CASES
 from training.contracts import ExitCode
 from training.errors import Problem, SpecError
 from training.spec import PipelineSpec, load_spec, parse_spec
 from training.spec.descriptors.families import trained_families
 
 Changed = Callable[..., bytes]
+EVERY_CASE = [*CASES, *DATA_CASES]
 
 
-@pytest.mark.parametrize(("pipeline", "old", "new", "expected"), CASES, ids=[f"{case[0][0]}{i}" for i, case in enumerate(CASES)])
+@pytest.mark.parametrize(("pipeline", "old", "new", "expected"), EVERY_CASE, ids=[f"{case[0][0]}{i}" for i, case in enumerate(EVERY_CASE)])
 def test_problem_is_shown_in_these_words_at_its_key(changed: Changed, pipeline: str, old: str, new: str, expected: str) -> None:
     text = changed(pipeline, (old, new))
     with pytest.raises(SpecError) as caught:
@@ -33,7 +35,7 @@ def test_problem_is_shown_in_these_words_at_its_key(changed: Changed, pipeline: 
 
 
 def test_all_codes_of_the_table_are_many() -> None:
-    assert len({case[3].split("[", 1)[1].split("]")[0].split("[")[-1] for case in CASES}) >= 25
+    assert len({case[3].split("[", 1)[1].split("]")[0].split("[")[-1] for case in EVERY_CASE}) >= 25
 
 
 def test_all_problems_are_reported_at_once_in_the_order_of_the_lines(refuse: Callable[..., tuple[Problem, ...]]) -> None:
