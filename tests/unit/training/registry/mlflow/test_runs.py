@@ -33,7 +33,7 @@ FACTS = b'{"family": "linear"}'
 
 @pytest.fixture
 def evaluated(registry: mlflow.MlflowClient, model: str, tmp_path: Path) -> Evaluated:
-    experiment_id = registry.create_experiment(f"pipeline of {model}")
+    experiment_id = registry.create_experiment(f"pipeline of {model}", artifact_location=str(tmp_path / "artifacts"))
     run = registry.create_run(experiment_id)
     store = Store(str(tmp_path / "store"))
     _uri, manifest = store.manifests.put_files("model", {"model.json": FACTS}, {"weights_digest": f"weights of {model}"})
