@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -143,24 +144,30 @@ class MetricJournal:
         data = self.bucket.find(place.key)
         return None if data is None else decode(data)
 
-    def is_inside(self, first: int) -> bool:
-        """Return whether the object before the one of this name has an event of this number, too.
+    def newest(self, before: int | None = None) -> tuple[int, int] | None:
+        """Return the last attempt, and the number after the last event, of the objects with names below `before`; None: all of them.
+
+        None where an object was merged since it was listed.
 
         Raises:
             NightshiftError: the storage does not answer.
         """
-        batch = None
-        while batch is None:
-            batch = self.read(max((place for place in self.places() if place.first < first), key=lambda place: place.first))
-        return batch.end > first
+        attempt, end = 0, 1
+        for place in reversed([place for place in self.places() if before is None or place.first < before]):
+            batch = self.read(place)
+            if batch is None:
+                return None
+            attempt, end = max(attempt, batch.attempt), max(end, batch.end)
+            if batch.points:
+                break
+        return attempt, end
 
     def after(self, number: int) -> Iterator[JournalPoint]:
         """Yield the points whose number is above `number`, in order, those that are there now; objects are read one after another."""
         is_read = False
         while not is_read:
             is_read = True
-            for place in wanted(self.places(), number):
-                batch = self.read(place)
+            for batch in self._batches(number):
                 if batch is None:
                     # Merged in the meantime: the list is old.
                     is_read = False
@@ -168,12 +175,21 @@ class MetricJournal:
                 yield from (point for point in batch.points if point.number > number)
                 number = max(number, batch.end - 1)
 
+    def _batches(self, number: int) -> Iterator[Batch | None]:
+        places = self.places()
+        for index in range(start_of(places, number), len(places)):
+            found = [self.read(places[index])]
+            # A beginning may be inside the object before it: taken back soon, or left by an attempt that was killed.
+            while index and found[-1] is not None and not found[-1].points:
+                index -= 1
+                found.append(self.read(places[index]))
+            yield from reversed(found)
 
-def wanted(places: Sequence[JournalObject], number: int) -> list[JournalObject]:
-    """Return the objects that may have events with numbers above `number`."""
-    start = max((index for index, place in enumerate(places) if place.first <= number + 1), default=0)
+
+def start_of(places: Sequence[JournalObject], number: int) -> int:
+    """Return the index of the first object that may have points above `number`; the one before it may, where it has no point itself."""
     # A merged batch is longer than to the next name where those that it replaces are not deleted yet: reading those is enough.
-    return list(places[start:])
+    return max(bisect_right(places, number + 1, key=lambda place: place.first) - 1, 0)
 
 
 class _Claim(NamedTuple):
@@ -217,7 +233,7 @@ class JournalWriter:
                 continue
             if not _create(self._journal, claim.first, claim.data):
                 self._claim = None
-            elif claim.attempt > 1 and self._journal.is_inside(claim.first):
+            elif claim.attempt > 1 and self._is_inside(claim.first):
                 # The earlier attempt lives: after the listing it took this name, and merged the object into another one.
                 self._journal.bucket.delete(self._journal.key(claim.first))
                 self._claim = None
@@ -227,12 +243,17 @@ class JournalWriter:
 
     def _next(self) -> _Claim | None:
         """Return what this attempt would begin with; None where the last object was merged since it was listed."""
-        places = self._journal.places()
-        before = self._journal.read(places[-1]) if places else Batch(0, 1, 0, ())
-        if before is None:
+        found = self._journal.newest()
+        if found is None:
             return None
-        data = encode(before.attempt + 1, before.end, [{"began": self._attempt_id}])
-        return _Claim(before.attempt + 1, before.end, data)
+        attempt, end = found
+        return _Claim(attempt + 1, end, encode(attempt + 1, end, [{"began": self._attempt_id}]))
+
+    def _is_inside(self, first: int) -> bool:
+        found = None
+        while found is None:
+            found = self._journal.newest(first)
+        return found[1] > first
 
     def append(self, points: Sequence[RawPoint]) -> int:
         """Add points, durably once this returns; return how many of them, from the start.

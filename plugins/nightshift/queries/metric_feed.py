@@ -26,7 +26,7 @@ from nightshift.queries.run_training import Training, training
 from nightshift.queries.schemas import MetricPoint
 from nightshift.queries.trial_training import TrialLook
 from training.store import Bucket, Store
-from training.store.metric_journal import JournalObject, JournalPoint, MetricJournal, decode, wanted
+from training.store.metric_journal import JournalObject, JournalPoint, MetricJournal, decode, start_of
 
 POLL_SECONDS: Final = 0.5
 """Age up to which a look at a training is used again."""
@@ -97,7 +97,10 @@ class Feed:
         """
         look = await self._shared_look()
         found = Found(look.has_ended)
-        for place in wanted(look.places, number):
+        start = start_of(look.places, number)
+        while start and (batch := await self._feeds.batch(look.places[start])) is not None and not batch.points:
+            start -= 1
+        for place in look.places[start:]:
             if len(found.points) >= limit:
                 found.has_more = True
                 return found

@@ -22,7 +22,7 @@ from nightshift.settings import Settings
 from tests.unit.plugins.seeded_installation import API, DONE, STUDY_DIGEST, STUDY_RUN, Seeded
 from training.errors import UnavailableError
 from training.store import Bucket
-from training.store.metric_journal import JournalWriter, MetricJournal, trial_journal
+from training.store.metric_journal import JournalWriter, MetricJournal, encode, trial_journal
 
 PATH = f"/training-runs/{quote(f'search_ranking:{DONE}', safe='')}/metrics"
 STREAM = {"Accept": "text/event-stream"}
@@ -57,10 +57,14 @@ def events_of(text: str) -> tuple[list[dict[str, Any]], list[str]]:
 
 
 def test_a_page_and_a_stream_have_the_same_points_and_go_on_from_the_same_ids(seeded: Seeded) -> None:
-    write(JournalWriter(journal(), "a1"), range(5))
-    write(JournalWriter(journal(), "a2"), range(3, 8))
+    writer = JournalWriter(journal(), "a1")
+    write(writer, range(5))
+    writer.close()
+    # A beginning that was not taken back, inside the merged object.
+    assert journal().bucket.create(journal().key(4), encode(2, 4, [{"began": "a2"}]))
+    write(JournalWriter(journal(), "a3"), range(3, 8))
     page = seeded.get(PATH).json()
-    assert [(point["attempt"], point["step"]) for point in page["items"]] == [(1, s) for s in range(5)] + [(2, s) for s in range(3, 8)]
+    assert [(point["attempt"], point["step"]) for point in page["items"]] == [(1, s) for s in range(5)] + [(3, s) for s in range(3, 8)]
     assert page["is_complete"]
     assert page["last"] == page["items"][-1]["id"]
     streamed = seeded.get(PATH, headers=STREAM)

@@ -11,7 +11,7 @@ import pytest
 
 from training.errors import UnavailableError
 from training.store import Bucket
-from training.store.metric_journal import MERGED, JournalWriter, MetricJournal, RawPoint, journal_name, owner_key
+from training.store.metric_journal import MERGED, JournalWriter, MetricJournal, RawPoint, encode, journal_name, owner_key
 
 
 @pytest.fixture
@@ -129,6 +129,23 @@ def test_an_attempt_that_begins_while_the_one_before_appends_and_merges_takes_no
     assert numbers == sorted(set(numbers))
     assert earlier.append(points(9, 1)) == 0
     assert earlier.is_superseded
+
+
+def test_a_beginning_that_nobody_took_back_hides_no_point_and_gives_no_number_twice(journal: MetricJournal) -> None:
+    earlier = JournalWriter(journal, "a1")
+    for start in (0, 3, 6):
+        earlier.append(points(start, 3))
+    earlier.close()
+    # Attempts that had looked for the last number before the merge, and were killed before they looked again.
+    for number in (5, 6):
+        assert journal.bucket.create(journal.key(number), encode(2, number, [{"began": "a2"}]))
+    seen = [point.number for point in journal.after(0)]
+    assert [steps(journal, number) for number in seen] == [list(range(step, 9)) for step in range(1, 10)]
+
+    JournalWriter(journal, "a3").append(points(9, 2))
+    assert steps(journal) == list(range(11))
+    assert [steps(journal, number) for number in seen] == [list(range(step, 11)) for step in range(1, 10)]
+    assert earlier.append(points(11, 1)) == 0
 
 
 def test_a_write_whose_answer_was_lost_is_repeated_and_has_one_effect(journal: MetricJournal, monkeypatch: pytest.MonkeyPatch) -> None:
