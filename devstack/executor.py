@@ -12,6 +12,7 @@ import multiprocessing.connection
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from airflow.configuration import conf
@@ -23,7 +24,7 @@ from airflow.models.taskinstance import TaskInstance  # noqa: TID251
 from airflow.models.taskinstancekey import TaskInstanceKey  # noqa: TID251
 from airflow.utils.session import create_session
 from airflow.utils.state import DagRunState, TaskInstanceState
-from sqlalchemy import func, or_, select, tuple_, update
+from sqlalchemy import and_, case, func, null, or_, select, tuple_, update
 from sqlalchemy.exc import OperationalError
 
 from devstack.processes import SERVICE
@@ -33,8 +34,6 @@ from nightshift.airflow_ext.preloading import preload
 from training.process.running_time import AwakeClock
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from airflow.executors.workloads import ExecutorWorkload
     from airflow.executors.workloads.types import WorkloadKey, WorkloadState
 
@@ -141,14 +140,14 @@ class SleepTolerantLocalExecutor(LocalExecutor):
             self._idle_wait.wait()
 
     def _examine_first(self) -> bool:
-        """Let the next loop examine the runs in which something happened before the others; return whether there are any.
+        """Let the next loop examine the runs in which something happened before the others; return whether there are such runs.
 
         That is the end of a task, and what the scheduler itself did in the last look at a run: of the tasks after one that failed, a look
         ends only the next one. Where the database cannot be written to, the loop after that tries again.
 
         The time of their last examination is removed, as if they had never been examined. Each loop starts new runs, which have none:
-        with an old time instead, hundreds that are due at once would all come before. Runs of paused DAGs keep theirs: without it the
-        scheduler never ends them.
+        with an old time instead, hundreds that are due at once would all come before. Runs of paused DAGs have one: without it the
+        scheduler never ends them. So do runs with a logical date in the future, from which a look only turns away: it is that date.
         """
         runs = {(key.dag_id, key.run_id) for key in self._ended if isinstance(key, TaskInstanceKey)}
         of_run = (TaskInstance.dag_id == DagRun.dag_id, TaskInstance.run_id == DagRun.run_id)
@@ -156,13 +155,15 @@ class SleepTolerantLocalExecutor(LocalExecutor):
         is_left_out = func.coalesce(TaskInstance.state, "").in_(LEFT_OUT)
         left_out = select(TaskInstance.id).where(*of_run, is_left_out, TaskInstance.updated_at >= DagRun.last_scheduling_decision)
         changed = or_(tuple_(DagRun.dag_id, DagRun.run_id).in_(runs), left_out.exists())
-        active = DagRun.dag_id.in_(select(DagModel.dag_id).where(DagModel.is_paused.is_(False)))
+        is_paused = DagRun.dag_id.in_(select(DagModel.dag_id).where(DagModel.is_paused))
+        is_early = DagRun.logical_date > datetime.now(UTC)
         was_examined = DagRun.last_scheduling_decision.is_not(None)
+        is_wrong = case((was_examined, and_(~is_paused, changed)), else_=or_(is_paused, is_early))
+        instant = case((was_examined, null()), (is_early, DagRun.logical_date), else_=DagRun.run_after)
         try:
             with create_session() as session:
-                query = select(DagRun.id).where(DagRun.state == DagRunState.RUNNING, active, was_examined, changed)
-                if found := session.scalars(query).all():
-                    session.execute(update(DagRun.__table__).where(DagRun.id.in_(found)).values(last_scheduling_decision=None))
+                if found := session.scalars(select(DagRun.id).where(DagRun.state == DagRunState.RUNNING, is_wrong)).all():
+                    session.execute(update(DagRun.__table__).where(DagRun.id.in_(found)).values(last_scheduling_decision=instant))
         except OperationalError as err:
             logger.warning("runs in which something happened are not examined first: %s", err)
             return False

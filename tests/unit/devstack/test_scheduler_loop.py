@@ -6,7 +6,7 @@ import contextlib
 import multiprocessing.connection
 import os
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -123,11 +123,19 @@ def test_run_whose_tasks_a_look_left_out_is_examined_again_without_a_wait(
             session.execute(update(DagRun.__table__).values(last_scheduling_decision=START))  # type: ignore[arg-type]
 
 
+def set_of_run(database: sessionmaker[Session], run_id: str, **values: datetime | None) -> None:
+    with database.begin() as session:
+        runs: Any = DagRun.__table__
+        session.execute(update(runs).where(runs.c.run_id == run_id).values(**values))
+
+
+@pytest.mark.parametrize("examined", [START, None], ids=["before", "between its end and the next look"])
 def test_run_whose_task_ended_while_its_pipeline_was_paused_is_ended_by_the_scheduler(
-    executor: SleepTolerantLocalExecutor, airflow_database: sessionmaker[Session]
+    examined: datetime | None, executor: SleepTolerantLocalExecutor, airflow_database: sessionmaker[Session]
 ) -> None:
     note_runs(airflow_database, is_paused=True, r="running")
     note_task(airflow_database, "one", "success")
+    set_of_run(airflow_database, "r", last_scheduling_decision=examined)
     queue(executor, "one")
     sync_until(executor, lambda: bool(executor.event_buffer))
     found: list[str] = []
@@ -136,6 +144,16 @@ def test_run_whose_task_ended_while_its_pipeline_was_paused_is_ended_by_the_sche
         DagRun.metadata.create_all(session.get_bind())
         SchedulerJobRunner._update_dag_run_state_for_paused_dags(scheduler, session=session)
     assert found == ["r"]
+
+
+def test_run_with_a_logical_date_in_the_future_is_behind_all_others_until_then(
+    executor: SleepTolerantLocalExecutor, airflow_database: sessionmaker[Session]
+) -> None:
+    note_runs(airflow_database, early="running", new="running", late="running")
+    set_of_run(airflow_database, "early", last_scheduling_decision=None, logical_date=(then := datetime(2999, 1, 1, tzinfo=UTC)))
+    set_of_run(airflow_database, "new", last_scheduling_decision=None, logical_date=START)
+    executor.sync()
+    assert examined_of(airflow_database) == {"early": then, "new": None, "late": START}
 
 
 def test_locked_database_delays_the_mark_of_a_run_and_does_not_end_the_scheduler(
