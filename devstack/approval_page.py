@@ -27,10 +27,8 @@ def approval_lines(settings: Settings, client: AirflowApi, pipeline: str, promot
     """
     if promoted.scalars.get("decision") != "needs_approval":
         return []
-    from training.registry.ledger.ledger import Ledger  # SQLAlchemy: most runs need no approval
-
     model, key = str(promoted.scalars["model"]), str(promoted.scalars["key"])
-    ending = Ledger(settings.database_url).ending_of(model, key)
+    ending = settings.ledger().ending_of(model, key)
     if ending is not None:
         words = ending.reasons[-1].words if ending.reasons else f"{ending.outcome} by {ending.decided_by}"
         return [f"approval  {ending.outcome}: {words}"]

@@ -25,7 +25,6 @@ from nightshift.settings import Settings
 from training.contracts import instant_text
 from training.errors import shown
 from training.format import in_columns
-from training.registry.ledger.ledger import Ledger
 from training.spec import PipelineSpec, slot_of_day
 from training.stage_table import STAGES
 from training.store import Store
@@ -167,7 +166,7 @@ def _ending(spec: PipelineSpec, wanted: BackfillRange, days: Sequence[date], row
 
 
 def _say_what_is_before_the_champion(settings: Settings, spec: PipelineSpec, days: Sequence[date], say: Say) -> None:
-    champion = Ledger(settings.database_url).standing(spec.promote.model).champion
+    champion = settings.ledger().standing(spec.promote.model).champion
     if champion is None:
         return
     as_of = champion.as_of

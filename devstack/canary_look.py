@@ -15,7 +15,7 @@ from devstack.run_summary import save_reports, stage_result
 from nightshift.open_canary import night_path, open_canary
 from nightshift.settings import Settings
 from training.contracts import instant_text
-from training.registry.ledger.ledger import Ledger, name_of
+from training.registry.ledger.ledger import name_of
 from training.spec import PipelineSpec
 from training.spec.schedule.instants import last_slot
 
@@ -51,7 +51,7 @@ def look_at_canary(settings: Settings, client: AirflowApi, spec: PipelineSpec, n
     Raises:
         NightshiftError: those of the client.
     """
-    found = None if spec.promote.canary is None else open_canary(Ledger(settings.database_url), spec.promote.model)
+    found = None if spec.promote.canary is None else open_canary(settings.ledger(), spec.promote.model)
     if found is None or found.pipeline != spec.name or night.as_of is None:
         return
     if not found.holder.as_of < night.as_of == found.simulated_at(settings.home):

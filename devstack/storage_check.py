@@ -30,9 +30,7 @@ def require_places(settings: Settings) -> None:
         bucket.create(key, b"")
         bucket.delete(key)
     # SQLAlchemy takes a while to load, and `make status` needs none of it.
-    from training.database import connect
-
-    connect(settings.database_url)
+    settings.database()
 
 
 def require_home(settings: Settings) -> None:

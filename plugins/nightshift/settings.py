@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Self, overload
+from typing import TYPE_CHECKING, Final, Self, overload
 
 from training.errors import Problem, SpecError, shown
 from training.installation import (
@@ -24,6 +24,11 @@ from training.installation import (
     is_place_name,
 )
 from training.runtime.provenance import CHECKOUT
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
+    from training.registry.ledger.ledger import Ledger
 
 SOURCE: Final = "environment"
 LOCAL_HOST: Final = "127.0.0.1"
@@ -140,6 +145,22 @@ class Settings:
         if reader.problems:
             raise SpecError(SOURCE, reader.problems)
         return settings
+
+    def ledger(self) -> Ledger:
+        """Open the ledger, which loads SQLAlchemy: a DAG file needs none of it.
+
+        Raises:
+            SpecError, DataError, UnavailableError: as `training.database.connect`.
+        """
+        from training.registry.ledger.ledger import Ledger
+
+        return Ledger(self.database_url)
+
+    def database(self) -> Engine:
+        """Open the database; as `ledger`."""
+        from training.database import connect
+
+        return connect(self.database_url)
 
 
 class _SettingsReader:

@@ -16,10 +16,9 @@ def run_ended(state: str) -> Callable[[Mapping[str, Any]], None]:
 
     def note(context: Mapping[str, Any]) -> None:
         # SQLAlchemy: a DAG file needs none of it.
-        from training.database import connect
         from training.database.pipeline_runs import QUEUED, RUNNING, note_state
 
-        engine = connect(Settings.from_environment().database_url)
+        engine = Settings.from_environment().database()
         for noted in (RUNNING, QUEUED):
             note_state(engine, context["dag"].dag_id, context["run_id"], state, noted=noted)
 

@@ -74,7 +74,7 @@ def database(place: Installation) -> Iterator[Finding]:
     if url.get_backend_name() == "sqlite" and path.is_file() and not os.access(path, os.W_OK):
         yield bad("database", f"this user cannot write to {path}", hint=f"chown it to the user of the services: chown {os.getuid()} {path}")
     elif revision == head:
-        yield from _unmirrored(Ledger(place.settings.database_url))
+        yield from _unmirrored(place.settings.ledger())
 
 
 def _unmirrored(ledger: Ledger) -> Iterator[Finding]:

@@ -27,12 +27,11 @@ def copy_metrics(pipeline: str, journal: str, *, level: int = logging.WARNING) -
         level: of the message where it fails.
     """
     # SQLAlchemy: a DAG file needs none of it.
-    from training.database import connect
     from training.database.run_metrics import copy_points
 
     try:
         settings = Settings.from_environment()
-        copy_points(connect(settings.database_url), Bucket(settings.store_uri), pipeline, journal)
+        copy_points(settings.database(), Bucket(settings.store_uri), pipeline, journal)
     except Exception as err:
         # Whatever it is, the training is what counts.
         logger.log(level, "metrics are copied later: %s", err)

@@ -104,7 +104,7 @@ class AskOperator(HITLOperator):
         return self._ask(context)
 
     def _ask(self, context: Context) -> str | None:
-        ledger = _ledger()
+        ledger = Settings.from_environment().ledger()
         request = request_of(context, ledger, self.spec)
         until = request.decided_at + self.spec.promote.approve_within
         if _said_ended(self, ledger, request):
@@ -137,7 +137,7 @@ class AskOperator(HITLOperator):
             RefusedAnswerError: this person may not answer.
             TaskDeferred: the time is not over yet.
         """
-        ledger = _ledger()
+        ledger = Settings.from_environment().ledger()
         request = request_of(context, ledger, self.spec)
         if _said_ended(self, ledger, request):
             return None
@@ -245,7 +245,7 @@ class AnswerOperator(FollowOperator):
         """
         from training.registry.ledger.decisions import answer_request
 
-        ledger = _ledger()
+        ledger = Settings.from_environment().ledger()
         request = request_of(context, ledger, self.spec)
         ending = ledger.ending_of(request.model, request.key)
         if ending is not None:
@@ -260,7 +260,7 @@ class AnswerOperator(FollowOperator):
 
     def finish(self, context: Context, found: StageResult, run: RunIdentity) -> dict[str, JsonValue]:
         """Return the result for XCom, and name the run that asked: its note gets the answer, too."""
-        request = request_of(context, _ledger(), self.spec)
+        request = request_of(context, Settings.from_environment().ledger(), self.spec)
         context["ti"].xcom_push(key=ASKED_BY, value=request.evidence.get("run_id"))
         return super().finish(context, found, run)
 
@@ -321,7 +321,7 @@ class WatchRequest(BaseTrigger):
         )
 
     def _ending(self) -> str | None:
-        ending = _ledger().ending_of(self.model, self.key)
+        ending = Settings.from_environment().ledger().ending_of(self.model, self.key)
         return None if ending is None else ending.outcome
 
 
@@ -378,9 +378,3 @@ def _state_of_ask(context: Context) -> str:
     ti: Any = context["ti"]
     states = ti.get_task_states(dag_id=ti.dag_id, task_ids=[ASK], run_ids=[ti.run_id])
     return str(states.get(ti.run_id, {}).get(ASK))
-
-
-def _ledger() -> Ledger:
-    from training.registry.ledger.ledger import Ledger
-
-    return Ledger(Settings.from_environment().database_url)

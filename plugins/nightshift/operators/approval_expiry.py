@@ -25,10 +25,8 @@ class ExpireOperator(BaseOperator):
 
     @waiting_for_database()
     def execute(self, context: Context) -> list[str]:
-        from training.registry.ledger.ledger import Ledger
-
         settings = Settings.from_environment()
-        ledger = Ledger(settings.database_url)
+        ledger = settings.ledger()
         models = ledger.models()
         for model in models:
             for request in ledger.open_requests(model):

@@ -53,11 +53,9 @@ class NextCanaryRunOperator(BaseOperator):
         Raises:
             AirflowSkipException: the model has no canary, or another pipeline judges it.
         """
-        from training.registry.ledger.ledger import Ledger
-
         dag_id = context["dag_run"].dag_id
         settings = Settings.from_environment()
-        found = open_canary(Ledger(settings.database_url), self.model, pipeline=dag_id.removesuffix(CANARY_SUFFIX))
+        found = open_canary(settings.ledger(), self.model, pipeline=dag_id.removesuffix(CANARY_SUFFIX))
         if found is None or found.dag_id != dag_id:
             raise AirflowSkipException(f"{self.model} has no canary of this pipeline: there is no next run")
         if found.simulated_at(settings.home) is not None:
@@ -72,10 +70,8 @@ class MissedCanaryRunsOperator(BaseOperator):
     @waiting_for_database()
     def execute(self, context: Context) -> list[str]:
         """Return the DAGs of which a run was started."""
-        from training.registry.ledger.ledger import Ledger
-
         started, settings = [], Settings.from_environment()
-        for found in _open_canaries(Ledger(settings.database_url)):
+        for found in _open_canaries(settings.ledger()):
             if found.simulated_at(settings.home) is not None or context["ti"].get_dr_count(dag_id=found.dag_id, states=list(UNFINISHED)):
                 continue
             self.log.warning("no run of %s is to score the canary of %s: one is started", found.dag_id, found.model)

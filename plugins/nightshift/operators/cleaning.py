@@ -38,7 +38,6 @@ class CollectOperator(BaseOperator):
             AirflowFailException: the settings are wrong, or a record cannot be read, which may reference anything: nothing was deleted.
             UnavailableError: store or database do not answer; Airflow tries again.
         """
-        from training.database import connect
         from training.database.run_metrics import delete_expired
         from training.registry.ledger.retention import LedgerRoots
         from training.retention.settings import load_retention
@@ -63,7 +62,7 @@ class CollectOperator(BaseOperator):
         for line in report.lines(dry_run=False):
             self.log.info("%s", line)
         # A store or database that goes away here is looked at again in `every`: the collection itself is done.
-        num_rows = delete_expired(connect(settings.database_url), Bucket(settings.store_uri), before=datetime.now(UTC) - retention.runs)
+        num_rows = delete_expired(settings.database(), Bucket(settings.store_uri), before=datetime.now(UTC) - retention.runs)
         self.log.info("%d rows of run_metric were deleted", num_rows)
         return {state: report.total(state) for state in ("kept", "condemned", "deleted")}
 

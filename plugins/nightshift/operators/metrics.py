@@ -30,13 +30,12 @@ class CopyMetricsOperator(BaseOperator):
         Raises:
             UnavailableError: store or database do not answer; Airflow tries again.
         """
-        from training.database import connect  # SQLAlchemy: a DAG file needs none of it
         from training.database.run_metrics import copy_recent
 
         settings = Settings.from_environment()
-        num_points = copy_recent(connect(settings.database_url), Bucket(settings.store_uri))
+        num_points = copy_recent(settings.database(), Bucket(settings.store_uri))
         self.log.info("%d points of metrics were added to run_metric", num_points)
-        self._note_states(context, connect(settings.database_url))
+        self._note_states(context, settings.database())
         return num_points
 
     def _note_states(self, context: Context, engine: Engine) -> None:

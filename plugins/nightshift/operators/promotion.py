@@ -139,9 +139,7 @@ class FollowOperator(PromoteOperator):
 
     def _evidence(self) -> JsonObject:
         """Return the evidence of the decision, or of the newest one before it that says which spec it was made with."""
-        from training.registry.ledger.ledger import Ledger
-
-        known = itertools.chain([self._entry], Ledger(Settings.from_environment().database_url).newest_first(self.model))
+        known = itertools.chain([self._entry], Settings.from_environment().ledger().newest_first(self.model))
         return next(found.evidence for found in known if "spec_uri" in found.evidence)
 
 
@@ -161,9 +159,7 @@ class CanaryDecisionOperator(PromoteOperator):
 
 def _is_past(found: StageResult) -> bool:
     """Return whether a decision that is found again, by a task that was cleared, has been followed by a move or an answer."""
-    from training.registry.ledger.ledger import Ledger
-
     key = found.scalars.get("key")
-    history = Ledger(Settings.from_environment().database_url).outline(str(found.scalars.get("model")))
+    history = Settings.from_environment().ledger().outline(str(found.scalars.get("model")))
     since = itertools.dropwhile(lambda entry: entry.key != key, history)
     return any(entry.key != key and (entry.revision is not None or entry.request_key == key) for entry in since)

@@ -26,9 +26,8 @@ def announce_findings(settings: Settings, *, run: str, model: str | None = None,
         UnavailableError: `database.unavailable`.
     """
     from training.registry.ledger.alias_findings import RecordedFindings
-    from training.registry.ledger.ledger import Ledger
 
-    ledger, findings = Ledger(settings.database_url), RecordedFindings(settings.database_url)
+    ledger, findings = settings.ledger(), RecordedFindings(settings.database_url)
     left = []
     for finding in findings.to_announce():
         if model not in (None, finding.model):

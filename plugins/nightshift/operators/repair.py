@@ -114,9 +114,8 @@ class RepairOperator(StageOperator):
     def _reason(self, context: Context, settings: Settings) -> str:
         """Return why MLflow has to be looked at, empty where it has not. Reads the ledger and the store; imports no MLflow."""
         from training.registry.ledger.alias_findings import RecordedFindings
-        from training.registry.ledger.ledger import Ledger
 
-        ledger, bucket = Ledger(settings.database_url), Store(settings.store_uri).bucket
+        ledger, bucket = settings.ledger(), Store(settings.store_uri).bucket
         waiting = bool(bucket.list(UNDELIVERED))
         if waiting:
             return "metrics wait for it"
@@ -163,9 +162,7 @@ class RepairOperator(StageOperator):
 
 
 def _spec_uris(store: Store, settings: Settings) -> Iterator[str]:
-    from training.registry.ledger.ledger import Ledger
-
-    ledger = Ledger(settings.database_url)
+    ledger = settings.ledger()
     for model in ledger.models():
         yield from [str(entry.evidence["spec_uri"]) for entry in ledger.newest_first(model) if "spec_uri" in entry.evidence][:1]
     # `tracking/stages/<pipeline>/…` and `tracking/studies/<pipeline>/…`

@@ -41,10 +41,9 @@ def find_snapshot(spec: PipelineSpec, parameters: RunParameters, settings: Setti
         DataError: it was deleted, or is damaged.
         UnavailableError: database or store do not answer.
     """
-    from training.database import connect  # SQLAlchemy: a DAG file needs none of it
     from training.database.datasets import find_dataset, refuse_deprecated
 
-    found = find_dataset(connect(settings.database_url), spec.name, parameters.snapshot or "")
+    found = find_dataset(settings.database(), spec.name, parameters.snapshot or "")
     refuse_deprecated(found)
     manifest = Store(settings.store_uri).manifests.get(found.uri, kind=KIND)
     as_of = instant_of(str(manifest.meta["as_of"])).astimezone(UTC)

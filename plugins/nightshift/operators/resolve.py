@@ -117,7 +117,6 @@ class ResolveOperator(BaseOperator):
 
     def _record(self, run_id: str, spec: PipelineSpec, as_of: datetime, overrides: JsonObject, settings: Settings) -> None:
         """Note the run for SQL clients, with the variables of the YAML by their names."""
-        from training.database import connect
         from training.database.pipeline_runs import SettledRun, record_run
 
         config = freeze(spec)
@@ -134,7 +133,7 @@ class ResolveOperator(BaseOperator):
             owner=spec.owner,
             dag_config=config,
         )
-        record_run(connect(settings.database_url), run)
+        record_run(settings.database(), run)
 
     def _compare_schema(self, store: Store, spec: PipelineSpec, as_of: datetime, settings: Settings) -> None:
         """Compare the declared columns with those of the previous snapshot (R28): nothing has been read or trained yet.
@@ -142,10 +141,9 @@ class ResolveOperator(BaseOperator):
         Raises:
             DataError: `schema.changed`, they differ, and `validate.schema_change` is `fail`.
         """
-        from training.database import connect  # SQLAlchemy: a DAG file needs none of it
         from training.database.datasets import deprecated_versions
 
-        deprecated = deprecated_versions(connect(settings.database_url), spec.name)
+        deprecated = deprecated_versions(settings.database(), spec.name)
         previous = previous_snapshot(store, spec.name, as_of, deprecated=deprecated)
         if previous is None:
             return

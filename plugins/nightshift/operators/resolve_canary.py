@@ -39,10 +39,8 @@ class ResolveCanary(ResolveOperator):
         return super().execute(context)
 
     def _check_has_canary(self, context: Context) -> None:
-        from training.registry.ledger.ledger import Ledger
-
         dag_id = context["dag_run"].dag_id
-        found = open_canary(Ledger(Settings.from_environment().database_url), self.model, pipeline=dag_id.removesuffix(CANARY_SUFFIX))
+        found = open_canary(Settings.from_environment().ledger(), self.model, pipeline=dag_id.removesuffix(CANARY_SUFFIX))
         if found is None:
             raise AirflowSkipException(f"{self.model} has no canary")
         if found.dag_id != dag_id:

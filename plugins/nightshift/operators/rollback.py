@@ -37,7 +37,6 @@ class RollbackOperator(FollowOperator):
             AirflowFailException: there is no such order, or another decision moved the model since it was given.
         """
         from training.registry.ledger.decisions import roll_back
-        from training.registry.ledger.ledger import Ledger
         from training.registry.ledger.rollback_orders import find_order
 
         settings = Settings.from_environment()
@@ -49,7 +48,7 @@ class RollbackOperator(FollowOperator):
                 "PUT /models/{model}/versions/{version}/stage, writes one and starts this DAG"
             )
         self.model = order.model
-        ledger = Ledger(settings.database_url)
+        ledger = settings.ledger()
         # A rollback needs no YAML.
         _pipeline, self.alerts = alerts_of(ledger.newest_first(self.model), settings)
         try:

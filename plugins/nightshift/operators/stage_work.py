@@ -28,7 +28,7 @@ from training.store import Store
 from training.store.work_folder import StoreUri
 
 if TYPE_CHECKING:
-    from training.registry.ledger.ledger import AliasHolder, Ledger
+    from training.registry.ledger.ledger import AliasHolder
 
 logger = logging.getLogger(__name__)
 
@@ -78,11 +78,6 @@ class StageOfRun:
         """Return the digest of an input."""
         return self.results[name].digest
 
-    def ledger(self) -> Ledger:
-        from training.registry.ledger.ledger import Ledger  # SQLAlchemy: a DAG file needs none of it
-
-        return Ledger(self.settings.database_url)
-
     def code(self, families: Iterable[str] = ()) -> Code:
         return code_of(self.spec, self.stage, self.settings, families=families)
 
@@ -112,10 +107,9 @@ def _ingest(run: StageOfRun) -> Work:
 
 
 def _validate(run: StageOfRun) -> Work:
-    from training.database import connect  # SQLAlchemy: a DAG file needs none of it
     from training.database.datasets import check_not_deprecated, deprecated_versions
 
-    spec, engine, snapshot = run.spec, connect(run.settings.database_url), run.digest("snapshot")
+    spec, engine, snapshot = run.spec, run.settings.database(), run.digest("snapshot")
     # Also one that an earlier run made: its ingest is not repeated, and could not say so.
     check_not_deprecated(engine, spec.name, snapshot)
     deprecated = deprecated_versions(engine, spec.name)
@@ -155,7 +149,7 @@ def _earlier_profiles(run: StageOfRun, previous: str | None, deprecated: tuple[s
         if name == "previous":
             digest = None if previous is None else StoreUri(previous).digest
         else:
-            digest = champions_snapshot(run.ledger(), spec.promote.model, run.resolved.as_of)
+            digest = champions_snapshot(run.settings.ledger(), spec.promote.model, run.resolved.as_of)
         if digest is not None and not digest.startswith(deprecated):
             names.setdefault(digest, []).append(name)
     found: list[JsonObject] = []
@@ -238,7 +232,7 @@ def _pinned_rivals(run: StageOfRun, name: str, weights: object) -> tuple[dict[st
 def _canary(run: StageOfRun) -> Work:
     from training.registry.ledger.decisions import approved_findings  # SQLAlchemy: a DAG file needs none of it
 
-    ledger, rivals = run.ledger(), rivals_of(run.spec, run.settings)
+    ledger, rivals = run.settings.ledger(), rivals_of(run.spec, run.settings)
     aliases = ledger.standing(run.spec.promote.model)
     since = None if aliases.canary is None else aliases.canary.since
     if aliases.canary is not None and run.resolved.simulated:
@@ -280,7 +274,7 @@ def _newest_of_other_ledger(run: StageOfRun, work: Work) -> str | None:
     found = work.folder.committed()
     if found is None:
         return None
-    said, ledger = found.scalars, run.ledger()
+    said, ledger = found.scalars, run.settings.ledger()
     kept = ledger.decision(str(said.get("model")), str(said.get("key")))
     if kept is not None and (kept.outcome, kept.action) == (said.get("decision"), said.get("action")):
         return None
@@ -298,9 +292,7 @@ def _tracking_of(store: Store, trained: StageResult) -> dict[str, object]:
 
 def rivals_of(spec: PipelineSpec, settings: Settings) -> dict[str, JsonObject | None]:
     """Return the ledger's champion and canary of the pipeline's model as the evaluate stage's parameters; None where there is none."""
-    from training.registry.ledger.ledger import Ledger  # SQLAlchemy: a DAG file needs none of it
-
-    aliases = Ledger(settings.database_url).standing(spec.promote.model)
+    aliases = settings.ledger().standing(spec.promote.model)
     return {"champion": _rival(aliases.champion, aliases.revision), "canary": _rival(aliases.canary, aliases.revision)}
 
 

@@ -18,7 +18,6 @@ from nightshift.queries.approval_question import ASK, OPTION_OF, subject_words
 from nightshift.queries.models import May, version
 from nightshift.queries.schemas import ApprovalAnswer
 from nightshift.settings import Settings
-from training.database import connect
 from training.database.pipeline_runs import config_of
 from training.errors import DeniedError, UnavailableError
 from training.registry.ledger.ledger import REQUEST, Entry, Ledger, name_of
@@ -143,7 +142,7 @@ def _check_not_own(request: Entry, user: Any) -> None:
     name, started_by = str(user.get_name()), request.evidence.get("triggered_by")
     if started_by is None or started_by not in (name, str(user.get_id())):
         return
-    known = config_of(connect(Settings.from_environment().database_url), str(request.evidence["pipeline"]))
+    known = config_of(Settings.from_environment().database(), str(request.evidence["pipeline"]))
     # Without a record of the pipeline, the task judges.
     if known is not None and not known["promote"].get("approve_own", False):
         raise _own(request, name)

@@ -28,7 +28,6 @@ from nightshift.queries.schemas import Pipeline, Run, RunSummary
 from nightshift.queries.study_progress import TRIALS, study_progress
 from nightshift.settings import Settings
 from training.contracts import JsonObject, StageResult
-from training.database import connect
 from training.database.pipeline_runs import record_queued
 from training.errors import DeniedError, NightshiftError, Problem, SpecError, UnavailableError, first_line, shown
 from training.spec.rules.names import HELPER_TAG, PIPELINE_TAG
@@ -190,7 +189,7 @@ def start_run(name: str, run_id: str, conf: JsonObject, *, by: str) -> Run:
 
 def _note_queued(name: str, run_id: str, conf: JsonObject) -> None:
     try:
-        record_queued(connect(Settings.from_environment().database_url), name, run_id, conf)
+        record_queued(Settings.from_environment().database(), name, run_id, conf)
     except (NightshiftError, SQLAlchemyError) as err:
         # The run is queued, whatever is wrong with this database; SQL clients see it once its first task has begun.
         logger.warning("%s of %s is not noted as queued: %s", run_id, name, err)

@@ -15,7 +15,6 @@ from nightshift.queries import approvals
 from nightshift.queries.schemas import ApprovalAnswer
 from nightshift.settings import Settings
 from training.errors import DeniedError
-from training.registry.ledger.ledger import Ledger
 from training.spec.scalar_types import FreeText
 
 router = APIRouter(route_class=ApiRoute, tags=["models"])
@@ -33,7 +32,7 @@ class AnswerBody(BaseModel):
 @router.put("/models/{model}/versions/{version}/approval", status_code=202, responses=responses(*WRITES))
 def answer_request(model: ModelName, version: VersionName, given: AnswerBody, granted: Granted) -> ApprovalAnswer:
     """Approve or decline a candidate that waits for a person. The DAG `<pipeline>.approval` judges who may, and records it."""
-    ledger = Ledger(Settings.from_environment().database_url)
+    ledger = Settings.from_environment().ledger()
     request = approvals.request_about(ledger, model, version, granted.may_read)
     dag_id = approvals.asking_dag(request)
     if not granted.may_answer(dag_id):

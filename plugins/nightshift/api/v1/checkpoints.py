@@ -16,7 +16,6 @@ from nightshift.queries import checkpoints, runs
 from nightshift.queries.datasets import check_usable
 from nightshift.queries.schemas import Page, Run, SavedCheckpoint
 from nightshift.settings import Settings
-from training.database import connect
 from training.store import Store
 
 router = APIRouter(route_class=ApiRoute, tags=["runs"])
@@ -66,5 +65,5 @@ def restore(
     settings, earlier = Settings.from_environment(), runs.conf_of(pipeline, run_id)
     conf = checkpoints.restore_conf(Store(settings.store_uri), pipeline, run_id, name, earlier=earlier, changes=changes)
     if isinstance(snapshot := conf.get("snapshot"), str):
-        check_usable(connect(settings.database_url), pipeline, snapshot)
+        check_usable(settings.database(), pipeline, snapshot)
     return accepted(request, "/runs", runs.start_run(pipeline, new_id, conf, by=granted.name))

@@ -14,7 +14,6 @@ from nightshift.api.routing import ApiRoute
 from nightshift.queries import datasets
 from nightshift.queries.schemas import DatasetDetails, DatasetVersion, Page
 from nightshift.settings import Settings
-from training.database import connect
 from training.database.datasets import MAX_REASON_CHARS
 from training.spec.scalar_types import FreeText
 from training.store import Store
@@ -73,4 +72,4 @@ def deprecate_version(pipeline: PipelineName, version: SnapshotVersion, wanted: 
 
 
 def _engine() -> Engine:
-    return connect(Settings.from_environment().database_url)
+    return Settings.from_environment().database()

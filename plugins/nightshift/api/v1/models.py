@@ -18,7 +18,6 @@ from nightshift.queries.schemas import DecisionDetails, DecisionSummary, Model, 
 from nightshift.queries.version_stage import SYNONYMS, StageName, order_stage
 from nightshift.settings import Settings
 from training.errors import DeniedError
-from training.registry.ledger.ledger import Ledger
 from training.spec.rules.names import ROLLBACK
 from training.spec.scalar_types import FreeText
 
@@ -29,7 +28,7 @@ MAX_PAGE = 50
 @router.get("/models", responses=responses(422))
 def all_models(granted: Granted, limit: Limit = MAX_PAGE, cursor: Cursor = None) -> Page[Model]:
     """List the models about which something was decided, by name."""
-    ledger = _ledger()
+    ledger = Settings.from_environment().ledger()
     return page_in_parts(
         lambda first, count: models.models(ledger, granted.readable_among, first=first, limit=count),
         lambda found: found.name,
@@ -41,19 +40,19 @@ def all_models(granted: Granted, limit: Limit = MAX_PAGE, cursor: Cursor = None)
 @router.get("/models/{model}", responses=responses(404, 422))
 def model_of(model: ModelName, granted: Granted) -> ModelDetails:
     """Show who is champion and canary, and what waits for an approval."""
-    return models.model(_ledger(), model, granted.may_read)
+    return models.model(Settings.from_environment().ledger(), model, granted.may_read)
 
 
 @router.get("/models/{model}/versions/{version}", responses=responses(404, 409, 422))
 def version_of(model: ModelName, version: VersionName, granted: Granted) -> ModelVersion:
     """Show a version with the decisions about it."""
-    return models.version(_ledger(), model, version, granted.may_read)
+    return models.version(Settings.from_environment().ledger(), model, version, granted.may_read)
 
 
 @router.get("/models/{model}/decisions", responses=responses(404, 422))
 def decisions_of(model: ModelName, granted: Granted, limit: Limit = MAX_PAGE, cursor: Cursor = None) -> Page[DecisionSummary]:
     """List the decisions about a model, the newest first, without their evidence."""
-    ledger = _ledger()
+    ledger = Settings.from_environment().ledger()
     return page_in_parts(
         lambda first, count: models.decisions(ledger, model, granted.may_read, first=first, limit=count),
         lambda found: found.key,
@@ -65,7 +64,7 @@ def decisions_of(model: ModelName, granted: Granted, limit: Limit = MAX_PAGE, cu
 @router.get("/models/{model}/decisions/{key}", responses=responses(404, 422))
 def decision_of(model: ModelName, key: DecisionKey, granted: Granted) -> DecisionDetails:
     """Show a decision with its evidence."""
-    return models.decision(_ledger(), model, key, granted.may_read)
+    return models.decision(Settings.from_environment().ledger(), model, key, granted.may_read)
 
 
 class StageChange(BaseModel):
@@ -87,7 +86,7 @@ class StageChange(BaseModel):
 )
 def change_stage(model: ModelName, version: VersionName, wanted: StageChange, granted: Granted) -> Response:
     """Make an earlier champion champion again: 202, and a run of the DAG `rollback` does it. 200: it has this stage. Else 409."""
-    ledger, unknown = _ledger(), models.unknown_model(model)
+    ledger, unknown = Settings.from_environment().ledger(), models.unknown_model(model)
     for pipeline in models.model(ledger, model, granted.may_read).pipelines:
         granted.require(pipeline, "PUT", unknown, "change versions")
     if not granted.may_start(ROLLBACK):
@@ -95,7 +94,3 @@ def change_stage(model: ModelName, version: VersionName, wanted: StageChange, gr
     stage = SYNONYMS.get(wanted.stage) or cast(StageName, wanted.stage)
     order = order_stage(ledger, model, version, stage, granted.may_read, by=granted.name, reason=wanted.reason)
     return JSONResponse(order.model_dump(mode="json"), status_code=200 if order.is_done else 202)
-
-
-def _ledger() -> Ledger:
-    return Ledger(Settings.from_environment().database_url)

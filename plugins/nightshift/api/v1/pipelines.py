@@ -19,7 +19,6 @@ from nightshift.queries.failed_helpers import failed_helpers
 from nightshift.queries.schemas import FailedHelper, Page, Pipeline, PipelineWithRun, Run
 from nightshift.settings import Settings
 from training.contracts import JsonObject
-from training.database import connect
 from training.spec.rules.names import HELPER_TAG
 from training.spec.scalar_types import NAME_RULE
 from training.spec.schedule.instants import AS_OF_PATTERN, check_not_future, parse_as_of
@@ -127,7 +126,7 @@ def started(request: Request, granted: Access, pipeline: str, conf: JsonObject, 
     if runs.is_ordered(pipeline, run_id, conf):
         return accepted(request, "/runs", runs.run(pipeline, run_id))
     if isinstance(snapshot := conf.get("snapshot"), str):
-        check_usable(connect(Settings.from_environment().database_url), pipeline, snapshot)
+        check_usable(Settings.from_environment().database(), pipeline, snapshot)
     return accepted(request, "/runs", runs.start_run(pipeline, run_id, conf, by=granted.name))
 
 

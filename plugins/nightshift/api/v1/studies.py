@@ -18,7 +18,6 @@ from nightshift.queries.datasets import check_usable
 from nightshift.queries.schemas import Study
 from nightshift.settings import Settings
 from training.contracts import JsonObject
-from training.database import connect
 from training.errors import DeniedError
 from training.spec.scalar_types import NAME_RULE, Line
 from training.store import Store
@@ -65,7 +64,7 @@ def start_study(wanted: StartStudy, granted: Granted, request: Request, key: Ide
     if runs.is_ordered(studies.tune_dag_id(pipeline), run_id, conf):
         return accepted(request, "/hpo/studies", studies.study(store, pipeline, run_id))
     if wanted.snapshot is not None:
-        check_usable(connect(settings.database_url), pipeline, wanted.snapshot)
+        check_usable(settings.database(), pipeline, wanted.snapshot)
     return accepted(request, "/hpo/studies", studies.start_study(store, pipeline, run_id, conf, by=granted.name))
 
 
