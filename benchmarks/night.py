@@ -212,7 +212,7 @@ def run_stages() -> None:
             continue
         stage = order["stage"]
         inputs = {name: results[maker] for name, maker in needs_of(stage, resolved.spec).items()}
-        work = work_of(stage, resolved, inputs, nonce="", settings=settings)
+        work = work_of(stage, resolved, inputs, settings=settings)
         work.pin(resolved.store)
         request = StageRequest(
             pipeline=resolved.spec.name,

@@ -6,6 +6,7 @@ import re
 from typing import Final
 
 from training.errors import shown, spec_error
+from training.spec import PipelineSpec
 from training.store import Store
 from training.store.chains import Chain
 
@@ -33,3 +34,15 @@ def settled_ref(store: Store, dag_id: str, run_id: str) -> Chain:
 def study_ref(store: Store, dag_id: str, run_id: str) -> Chain:
     """Return the ref with the name of the study that a run works on: `{"study": …}`."""
     return store.run_ref(dag_id, run_id, "study")
+
+
+def settled_spec(store: Store, dag_id: str, run_id: str) -> PipelineSpec | None:
+    """Return the spec that a run's first task has settled; None: it has not yet."""
+    settled = settled_ref(store, dag_id, run_id).read()
+    return None if settled is None else PipelineSpec.thaw(store.get_json(str(settled.value["spec_uri"])))
+
+
+def planned_study(store: Store, dag_id: str, run_id: str) -> str | None:
+    """Return the name of the study that a run works on; None: it is not planned."""
+    planned = study_ref(store, dag_id, run_id).read()
+    return None if planned is None else str(planned.value["study"])

@@ -7,7 +7,7 @@ import secrets
 import shlex
 import sqlite3
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -22,10 +22,9 @@ from training.registry.ledger.ledger import Ledger
 from training.spec import load_spec
 from training.spec.descriptors.families import REGISTRIES
 from training.store.bucket import Bucket
+from training.store.garbage_collector import MAX_CLOCK_DIFFERENCE
 from training.store.probe import problems_of
 
-MAX_CLOCK_DIFFERENCE: Final = timedelta(minutes=15)
-"""Of the store's clock: retention refuses to delete beyond it."""
 CONNECT_SECONDS: Final = 10
 PROBE_HINT: Final = "use a storage that keeps it (docs/kubernetes.md): without it, two runs can both believe that their commit stands"
 

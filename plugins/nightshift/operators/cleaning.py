@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
+from nightshift.operators.repair import is_within
 from nightshift.settings import Settings
 from training.errors import LeaseHeldError, NightshiftError, UnavailableError
 from training.installation import Variable
@@ -41,16 +42,16 @@ class CollectOperator(BaseOperator):
         from training.database.run_metrics import delete_expired
         from training.registry.ledger.retention import LedgerRoots
         from training.retention.settings import load_retention
-        from training.store.garbage_collector import MAX_CLOCK_DIFFERENCE, Collector
+        from training.store.garbage_collector import Collector
 
         settings = Settings.from_environment()
         try:
             retention = load_retention()
             roots = LedgerRoots(settings.database_url, champions=retention.champions)
-            collector = Collector(Store(settings.store_uri), retention.rules(), roots, say=self._say)
+            collector = Collector(Store(settings.store_uri), retention.rules(), roots, say=self.log.info)
             last = collector.last_done()
             # One in the future was made by a wrong clock: the collection refuses it with an error.
-            if last is not None and -MAX_CLOCK_DIFFERENCE <= datetime.now(UTC) - last < retention.every:
+            if last is not None and is_within(last, retention.every):
                 raise AirflowSkipException(f"the last collection ended at {last:%Y-%m-%d %H:%M} UTC (retention every)")
             report = collector.collect()
         except UnavailableError:
@@ -65,9 +66,6 @@ class CollectOperator(BaseOperator):
         num_rows = delete_expired(settings.database(), Bucket(settings.store_uri), before=datetime.now(UTC) - retention.runs)
         self.log.info("%d rows of run_metric were deleted", num_rows)
         return {state: report.total(state) for state in ("kept", "condemned", "deleted")}
-
-    def _say(self, line: str) -> None:
-        self.log.info("%s", line)
 
 
 class CleanHomeOperator(BaseOperator):
@@ -93,14 +91,11 @@ class CleanHomeOperator(BaseOperator):
         from devstack.cleaning import clean
 
         try:
-            deleted = clean(settings, retention, self._say)
+            deleted = clean(settings, retention, self.log.info)
         except NightshiftError as err:
             raise AirflowException(str(err)) from err
         self.log.info("deleted files of %.2f MB below %s", deleted / 1e6, settings.home)
         return deleted
-
-    def _say(self, line: str) -> None:
-        self.log.info("%s", line)
 
 
 def is_laptop(settings: Settings) -> bool:

@@ -70,7 +70,7 @@ class PromoteOperator(StageOperator):
         """Return whether this task made the decision, in this try or an earlier one, and nothing has moved or answered since."""
         return found.run.owner == run.owner and found.scalars.get("decision") != "waiting" and not _is_past(found)
 
-    def work(self, context: Context, resolved: ResolvedRun, settings: Settings, *, nonce: str) -> Work:
+    def work(self, context: Context, resolved: ResolvedRun, settings: Settings) -> Work:
         """Return the work, with the user who started the run, who may be barred from approving it.
 
         Raises:
@@ -80,7 +80,7 @@ class PromoteOperator(StageOperator):
             # The reason of what was skipped is in the run's note, too.
             with noted_failure(context, AirflowSkipException):
                 raise AirflowSkipException(NO_PROMOTION)
-        work = super().work(context, resolved, settings, nonce=nonce)
+        work = super().work(context, resolved, settings)
         started_by = getattr(context["dag_run"], "triggering_user_name", None)
         return replace(work, parameters={**work.parameters, "triggered_by": started_by})
 
@@ -130,7 +130,7 @@ class FollowOperator(PromoteOperator):
         evidence = self._evidence()
         return ResolvedRun({"spec_uri": evidence["spec_uri"], "as_of": evidence["as_of"], "force": False})
 
-    def work(self, context: Context, resolved: ResolvedRun, settings: Settings, *, nonce: str) -> Work:
+    def work(self, context: Context, resolved: ResolvedRun, settings: Settings) -> Work:
         entry = self._entry
         # With the time: a restored ledger may take the same order once more, which MLflow has to follow once more.
         decided_at = f"{entry.decided_at.timestamp():.6f}"
@@ -146,7 +146,7 @@ class FollowOperator(PromoteOperator):
 class CanaryDecisionOperator(PromoteOperator):
     """Promotes the canary, rolls it back, or waits on."""
 
-    def work(self, context: Context, resolved: ResolvedRun, settings: Settings, *, nonce: str) -> Work:
+    def work(self, context: Context, resolved: ResolvedRun, settings: Settings) -> Work:
         judged = require_result(context["ti"].xcom_pull(task_ids="canary"), stage="canary")
         covered = {"model": self.model, "evaluation": judged.digest}
         # The clock of the host that settled `as_of` may be minutes ahead; a canary's time passes by this one.

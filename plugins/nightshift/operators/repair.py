@@ -95,7 +95,7 @@ class RepairOperator(StageOperator):
             head = ref.read()
         return ResolvedRun({**(head.value if head else {}), "force": False})
 
-    def work(self, context: Context, resolved: ResolvedRun, settings: Settings, *, nonce: str) -> Work:
+    def work(self, context: Context, resolved: ResolvedRun, settings: Settings) -> Work:
         """Return the work, which is new in each run."""
         retention = self._retention()
         parameters = {} if retention is None else {"forget_before": (datetime.now(UTC) - retention.runs).date().isoformat()}

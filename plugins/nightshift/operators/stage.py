@@ -88,7 +88,7 @@ class StageOperator(BaseOperator):
                 self.log.info("the run judges a model from outside: there is no %s", self.stage)
                 return {}
             self.model_name = resolved.spec.promote.model
-            work = self.work(context, resolved, settings, nonce=resolved.force)
+            work = self.work(context, resolved, settings)
             found = self.run_stage(context, run, resolved, work, settings)
         return self.finish(context, found, run)
 
@@ -127,8 +127,8 @@ class StageOperator(BaseOperator):
             work=work,
             operator=self,
             context=context,
-            say=self._say,
-            warn=self._warn,
+            say=self.log.info,
+            warn=self.log.warning,
         )
         self._backend = backend_of(settings)
         if self._stopped:
@@ -167,13 +167,13 @@ class StageOperator(BaseOperator):
         """Return what the run's `resolve` settled."""
         return ResolvedRun.of(context)
 
-    def work(self, context: Context, resolved: ResolvedRun, settings: Settings, *, nonce: str) -> Work:
+    def work(self, context: Context, resolved: ResolvedRun, settings: Settings) -> Work:
         """Return the work of this task."""
         results = {
             name: require_result(context["ti"].xcom_pull(task_ids=maker), stage=maker)
             for name, maker in needs_of(self.stage, resolved.spec).items()
         }
-        return work_of(self.stage, resolved, results, nonce=nonce, settings=settings)
+        return work_of(self.stage, resolved, results, settings=settings)
 
     def finish(self, context: Context, found: StageResult, run: RunIdentity) -> dict[str, JsonValue]:
         """Return the result for XCom, and say where it came from."""
@@ -216,12 +216,6 @@ class StageOperator(BaseOperator):
             self.log.warning("no link to MLflow: %s", err)
             return ""
         return mlflow_url(settings.mlflow_uri, model="", run_id=str(known.get("run_id") or ""))
-
-    def _say(self, line: str) -> None:
-        self.log.info("%s", line)
-
-    def _warn(self, line: str) -> None:
-        self.log.warning("%s", line)
 
 
 class TrainOperator(StageOperator):

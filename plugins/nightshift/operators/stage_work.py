@@ -39,17 +39,16 @@ def needs_of(stage: str, spec: PipelineSpec) -> dict[str, str]:
     return {name: replaced.get(maker, maker) for name, maker in TABLE[stage].inputs.items() if maker in spec.stages}
 
 
-def work_of(stage: str, resolved: ResolvedRun, results: Mapping[str, StageResult], *, nonce: str, settings: Settings) -> Work:
+def work_of(stage: str, resolved: ResolvedRun, results: Mapping[str, StageResult], *, settings: Settings) -> Work:
     """Return the work of `stage`. The store is read and not written: `Work.pin` writes what has to be there before the work starts.
 
     Args:
         results: by input name, as `needs_of` lists them.
-        nonce: that a forced run has settled, else empty.
 
     Raises:
         NightshiftError: sources, ledger or store do not answer.
     """
-    return _LOOK_UPS.get(stage, _inputs_alone)(StageOfRun(stage, resolved, results, nonce, settings))
+    return _LOOK_UPS.get(stage, _inputs_alone)(StageOfRun(stage, resolved, results, settings))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +58,6 @@ class StageOfRun:
     stage: str
     resolved: ResolvedRun
     results: Mapping[str, StageResult]
-    nonce: str
     settings: Settings
 
     @property
@@ -89,7 +87,7 @@ class StageOfRun:
             covered,
             part=part or spec_part(self.spec, self.stage),
             code=code or self.code(),
-            nonce=self.nonce,
+            nonce=self.resolved.force,
             **{"inputs": self.inputs, **fields},
         )
 
@@ -260,7 +258,7 @@ def _promote(run: StageOfRun) -> Work:
         "process_hours": hours * run.spec.train.placement.world_size,
         **({"overrides": overrides} if overrides else {}),
     }
-    work = Work.of(run.resolved, run.stage, covered, nonce=run.nonce, inputs=run.inputs, parameters=parameters)
+    work = Work.of(run.resolved, run.stage, covered, nonce=run.resolved.force, inputs=run.inputs, parameters=parameters)
     if (newest := _newest_of_other_ledger(run, work)) is None:
         return work
     return Work.of(run.resolved, run.stage, covered, nonce=newest, inputs=run.inputs, parameters=parameters)

@@ -13,7 +13,6 @@ from airflow.utils.types import DagRunTriggeredByType
 from sqlalchemy import CursorResult, select, update
 from sqlalchemy.exc import IntegrityError
 
-from nightshift.queries.run_records import run_fields
 from nightshift.queries.runs import airflow_session
 from nightshift.queries.schemas import RunState
 from nightshift.settings import Settings
@@ -37,7 +36,7 @@ def start_rollback(run_id: str, order: RollbackOrder) -> RunState:
         UnavailableError: `airflow.database`, `database.unavailable`.
     """
     by = order.ordered_by
-    if not _has_run(run_id) or _is_over(run_id):
+    if _state(run_id) in (None, *OVER):
         # Not over the words of an order that is being carried out, or was.
         place(order, Settings.from_environment().database_url)
     conf = {"order": order.order_id}
@@ -47,27 +46,19 @@ def start_rollback(run_id: str, order: RollbackOrder) -> RunState:
         # The same order came before.
         _queue_again(run_id, by=by)
     except IntegrityError:
-        if not _has_run(run_id):
+        if _state(run_id) is None:
             raise
         # The same order came at the same moment: its run waits already.
     except DagNotFound as err:
         message = f"Airflow has no DAG {ROLLBACK!r}"
         raise DeniedError("rollback.missing", message, hint="copy dags/rollback.py, or use `nightshift rollback`") from err
+    return _state(run_id) or "queued"
+
+
+def _state(run_id: str) -> RunState | None:
     with airflow_session() as session:
-        found = session.scalar(select(DagRun).where(DagRun.dag_id == ROLLBACK, DagRun.run_id == run_id))
-        state: RunState = "queued" if found is None else run_fields(found)["state"]
+        state: RunState | None = session.scalar(select(DagRun.state).where(DagRun.dag_id == ROLLBACK, DagRun.run_id == run_id))
         return state
-
-
-def _has_run(run_id: str) -> bool:
-    with airflow_session() as session:
-        return session.scalar(select(DagRun.id).where(DagRun.dag_id == ROLLBACK, DagRun.run_id == run_id)) is not None
-
-
-def _is_over(run_id: str) -> bool:
-    with airflow_session() as session:
-        over = select(DagRun.id).where(DagRun.dag_id == ROLLBACK, DagRun.run_id == run_id, DagRun.state.in_(OVER))
-        return session.scalar(over) is not None
 
 
 def _queue_again(run_id: str, *, by: str) -> None:

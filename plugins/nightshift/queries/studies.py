@@ -8,10 +8,9 @@ from sqlalchemy import select
 from nightshift.queries.run_records import run_fields
 from nightshift.queries.runs import airflow_session, pipeline, trigger, unknown_run
 from nightshift.queries.schemas import Study, Trial
-from nightshift.run_refs import settled_ref, study_ref
+from nightshift.run_refs import planned_study, settled_spec
 from training.contracts import JsonObject, JsonValue
 from training.errors import DeniedError, shown
-from training.spec import PipelineSpec
 from training.spec.rules.names import TUNE_SUFFIX
 from training.store import Store
 from training.tuning.records import StudyStore, TrialRecord, best_of, is_minimized, objective_value
@@ -65,7 +64,7 @@ def study(store: Store, name: str, run_id: str) -> Study:
 
 def _searched(store: Store, name: str, dag_id: str, run_id: str) -> JsonObject:
     # From the store: users of Airflow's API may write XCom.
-    settled, planned = settled_ref(store, dag_id, run_id).read(), study_ref(store, dag_id, run_id).read()
+    spec, planned = settled_spec(store, dag_id, run_id), planned_study(store, dag_id, run_id)
     known: dict[str, JsonValue] = {
         "digest": None,
         "objective": None,
@@ -75,7 +74,6 @@ def _searched(store: Store, name: str, dag_id: str, run_id: str) -> JsonObject:
         "trials": [],
         "best": None,
     }
-    spec = None if settled is None else PipelineSpec.thaw(store.get_json(str(settled.value["spec_uri"])))
     if spec is None or spec.tune is None:
         return known
     space = spec.tune.model_dump(mode="json", by_alias=True, exclude_none=True)["space"]
@@ -87,12 +85,12 @@ def _searched(store: Store, name: str, dag_id: str, run_id: str) -> JsonObject:
     }
     if planned is None:
         return known
-    records = [record for record in StudyStore(store, name, planned.value["study"]).records() if record.slot < spec.tune.trials]
+    records = [record for record in StudyStore(store, name, planned).records() if record.slot < spec.tune.trials]
     best = best_of(records)
     trials = [_trial(record, spec.tune.objective) for record in records]
     return {
         **known,
-        "digest": planned.value["study"],
+        "digest": planned,
         "trials": trials,
         "best": None if best is None else _trial(best, spec.tune.objective),
     }

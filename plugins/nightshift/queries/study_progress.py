@@ -7,10 +7,9 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import Final
 
-from nightshift.run_refs import settled_ref, study_ref
+from nightshift.run_refs import planned_study, settled_spec
 from nightshift.settings import Settings
 from training.errors import NightshiftError
-from training.spec import PipelineSpec
 from training.spec.rules.names import TUNE_SUFFIX
 from training.store import Store
 from training.tuning.records import StudyStore
@@ -41,9 +40,8 @@ def study_progress(dag_id: str, run_id: str, states: Iterable[str | None]) -> st
 
 def trials_done(store: Store, pipeline: str, dag_id: str, run_id: str) -> str | None:
     """Return `3 of 8 trials`; None while the study is not planned."""
-    settled, planned = settled_ref(store, dag_id, run_id).read(), study_ref(store, dag_id, run_id).read()
-    spec = None if settled is None else PipelineSpec.thaw(store.get_json(str(settled.value["spec_uri"])))
+    spec, planned = settled_spec(store, dag_id, run_id), planned_study(store, dag_id, run_id)
     if planned is None or spec is None or spec.tune is None:
         return None
-    total, done = num_trials(spec.tune), StudyStore(store, pipeline, planned.value["study"]).slots()
+    total, done = num_trials(spec.tune), StudyStore(store, pipeline, planned).slots()
     return f"{sum(slot < total for slot in done)} of {total} trials"

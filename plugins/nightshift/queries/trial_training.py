@@ -7,9 +7,8 @@ from sqlalchemy import select
 
 from nightshift.queries.run_training import ENDED_RUN, Training
 from nightshift.queries.runs import airflow_session, unknown_run
-from nightshift.run_refs import settled_ref, study_ref
+from nightshift.run_refs import planned_study, settled_spec
 from training.errors import DeniedError
-from training.spec import PipelineSpec
 from training.spec.rules.names import TUNE_SUFFIX
 from training.store import Store
 from training.store.metric_journal import trial_journal
@@ -62,8 +61,7 @@ class TrialLook:
 
     def _settle(self, dag_id: str) -> None:
         # From the store: users of Airflow's API may write XCom.
-        if self._num_trials is None and (settled := settled_ref(self._store, dag_id, self._run_id).read()) is not None:
-            spec = PipelineSpec.thaw(self._store.get_json(str(settled.value["spec_uri"])))
+        if self._num_trials is None and (spec := settled_spec(self._store, dag_id, self._run_id)) is not None:
             self._num_trials = 0 if spec.tune is None else num_trials(spec.tune)
-        if self._study is None and (planned := study_ref(self._store, dag_id, self._run_id).read()) is not None:
-            self._study = str(planned.value["study"])
+        if self._study is None:
+            self._study = planned_study(self._store, dag_id, self._run_id)

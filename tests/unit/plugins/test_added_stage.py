@@ -52,7 +52,7 @@ resolved = ResolvedRun({"spec_uri": frozen, "as_of": "2026-02-01T02:00:00+00:00"
 run = RunIdentity(dag_id=spec.name, run_id="r1", task_id="profile")
 made = {"pipeline": spec.name, "work_id": "f" * 64, "run": run, "attempt_id": "a", "attempts": 1, "committed_at": ""}
 dataset = StageResult(stage="prepare", artifact_uri="file:///dataset", digest="1", **made)
-work = work_of("profile", resolved, {"dataset": dataset}, nonce="", settings=settings)
+work = work_of("profile", resolved, {"dataset": dataset}, settings=settings)
 print("code", "training/stages/profile.py" in work.code.files)
 task = StageTask(run=run, resolved=resolved, work=work, operator=added, context={}, say=print, warn=print)
 result = backend_of(settings).run(task)

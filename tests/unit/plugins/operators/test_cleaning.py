@@ -192,7 +192,7 @@ def test_collection_that_takes_long_shows_progress_in_the_task_log(
     said = threading.Event()
     lines: list[str] = []
 
-    def say(_task: CollectOperator, line: str) -> None:
+    def say(line: str, *_values: object) -> None:
         lines.append(line)
         said.set()
 
@@ -204,7 +204,7 @@ def test_collection_that_takes_long_shows_progress_in_the_task_log(
         return real(self)
 
     monkeypatch.setattr(Collector, "last_done", last_done)
-    monkeypatch.setattr(CollectOperator, "_say", say)
+    monkeypatch.setattr(CollectOperator, "log", SimpleNamespace(info=say))
     execute(CollectOperator(task_id="collect"), context_of("collect"))
     assert "objects of" in lines[0]
 

@@ -176,7 +176,7 @@ def test_the_work_id_of_an_import_is_that_of_its_file(store: Store) -> None:
     results = {"dataset": result_of("prepare", "d"), "snapshot": result_of("ingest", "e")}
     settings = Settings.from_environment()
     works = [
-        work_of("train", resolved_with(store, digest, **train), results, nonce="", settings=settings)
+        work_of("train", resolved_with(store, digest, **train), results, settings=settings)
         for digest, train in (("1" * 64, {}), ("1" * 64, {"learning_rate": 0.5}), ("2" * 64, {}), (None, {}))
     ]
     # How this pipeline would have trained is no part of a model from outside.

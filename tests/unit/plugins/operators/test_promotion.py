@@ -87,7 +87,7 @@ def test_run_that_may_not_promote_skips_the_decision_and_its_note_says_why(setti
     pushed: dict[str, str] = {}
     context: Any = {"ti": SimpleNamespace(xcom_push=lambda key, value: pushed.update({key: value}), xcom_pull=pytest.fail)}
     with pytest.raises(AirflowSkipException, match="the trigger says promote: false"):
-        PromoteOperator(task_id="promote", model=MODEL, alerts=Alerts()).work(context, ResolvedRun(values), settings, nonce="")
+        PromoteOperator(task_id="promote", model=MODEL, alerts=Alerts()).work(context, ResolvedRun(values), settings)
     assert pushed == {"failure": "the trigger says promote: false"}
 
 

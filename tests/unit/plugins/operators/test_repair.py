@@ -243,14 +243,14 @@ def test_run_that_was_triggered_by_hand_compares_everything(quiet: Ledger, start
 
 def test_repair_is_new_work_in_each_run_and_its_end_is_noted(quiet: Ledger, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     task, settings = RepairOperator(task_id="repair"), Settings.from_environment()
-    works = [task.work(context(run_id=run_id), task.resolved(context(run_id=run_id)), settings, nonce="") for run_id in ("r1", "r2")]
+    works = [task.work(context(run_id=run_id), task.resolved(context(run_id=run_id)), settings) for run_id in ("r1", "r2")]
     before = (datetime.now(UTC) - timedelta(days=30)).date().isoformat()
     assert works[0].parameters == works[1].parameters == {"forget_before": before}
     assert works[0].id != works[1].id
     task.finish(context(), result(), RUN)
     assert store.ref(DONE_REF).head_number() == 2
     monkeypatch.setenv("NIGHTSHIFT_RETENTION", "/nosuch/retention.yaml")
-    without_retention = task.work(context(run_id="r3"), task.resolved(context(run_id="r3")), settings, nonce="")
+    without_retention = task.work(context(run_id="r3"), task.resolved(context(run_id="r3")), settings)
     assert without_retention.parameters == {}, "MLflow is followed all the same, and nothing is deleted"
     task.finish(context(), result(), RUN)
     assert store.ref(DONE_REF).head_number() == 2

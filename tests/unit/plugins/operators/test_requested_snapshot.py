@@ -82,9 +82,9 @@ def test_nothing_is_listed_or_waited_for_and_the_work_is_the_snapshots(
         os.remove(path)
     wait = WaitForData(task_id="wait", wait=timedelta(hours=2))
     assert execute(wait, context_of("wait", results={"resolve": values})) is None
-    work = work_of("ingest", ResolvedRun(values), {}, nonce="", settings=settings)
+    work = work_of("ingest", ResolvedRun(values), {}, settings=settings)
     assert work.parameters == {"snapshot": values["snapshot"]["uri"]}
-    assert work_of("ingest", ResolvedRun(values), {}, nonce="", settings=settings).id == work.id
+    assert work_of("ingest", ResolvedRun(values), {}, settings=settings).id == work.id
 
 
 def refused(resolve: ResolveOperator, execute: Execute, context: Any) -> str:
@@ -183,14 +183,14 @@ def test_a_deprecated_snapshot_is_no_reference_for_columns_volume_or_drift(
     store.ref(f"profiles/search_ranking/{manifest.digest}").move(store.put_json({"profile": 1}), expected=0)
     night = execute(resolve, context_of("resolve"))
     result = ingested(uri, "f" * 64)
-    before = work_of("validate", ResolvedRun(night), {"snapshot": result}, nonce="", settings=settings)
+    before = work_of("validate", ResolvedRun(night), {"snapshot": result}, settings=settings)
     assert (before.parameters["previous_snapshot"], len(before.parameters["earlier"])) == (uri, 1)
     assert "[schema.changed]" in capsys.readouterr().out
 
     deprecate(database, "search_ranking", manifest.digest, by="ann", reason="prices were in cents")
 
     night = execute(resolve, context_of("resolve", run_id="r2"))
-    after = work_of("validate", ResolvedRun(night), {"snapshot": result}, nonce="", settings=settings)
+    after = work_of("validate", ResolvedRun(night), {"snapshot": result}, settings=settings)
     assert after.parameters["previous_snapshot"] is None
     assert "earlier" not in after.parameters
     assert "[schema.changed]" not in capsys.readouterr().out
@@ -236,9 +236,9 @@ def test_a_deprecated_snapshot_is_refused_by_name_and_as_the_result_of_an_earlie
     values = execute(resolve, context_of("resolve", conf=ask(manifest.digest)))
     result = ingested(values["snapshot"]["uri"], manifest.digest)
     resolved = ResolvedRun(values)
-    assert work_of("validate", resolved, {"snapshot": result}, nonce="", settings=settings).inputs == {"snapshot": result.artifact_uri}
+    assert work_of("validate", resolved, {"snapshot": result}, settings=settings).inputs == {"snapshot": result.artifact_uri}
     deprecate(connect(settings.database_url), "search_ranking", manifest.digest, by="ann", reason="prices were in cents")
     assert "is deprecated by ann since" in refused(resolve, execute, context_of("resolve", conf=ask(manifest.digest)))
     with pytest.raises(DeniedError) as caught:
-        work_of("validate", resolved, {"snapshot": result}, nonce="", settings=settings)
+        work_of("validate", resolved, {"snapshot": result}, settings=settings)
     assert caught.value.code == "snapshot.deprecated"

@@ -54,7 +54,7 @@ class Night:
 
     def _work(self, stage: str, results: dict[str, StageResult]) -> Work:
         given = {name: results[maker] for name, maker in needs_of(stage, self._frozen.spec).items()}
-        found = work_of(stage, self._frozen, given, nonce="", settings=Settings.from_environment())
+        found = work_of(stage, self._frozen, given, settings=Settings.from_environment())
         found.pin(self._bench.store)
         return found
 

@@ -88,7 +88,7 @@ def ask(shop: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> WorkOf:
             {
                 "spec_uri": store.put_json(freeze(spec)),
                 "as_of": as_of.isoformat(),
-                "force": False,
+                "force": nonce,
                 "overrides": overrides or {},
                 "simulated": simulated,
             }
@@ -103,7 +103,7 @@ def ask(shop: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> WorkOf:
             for name, maker in needs_of(stage, spec).items()
         }
         with refusing_writes() if read_only else nullcontext():
-            return work_of(stage, resolved, results, nonce=nonce, settings=Settings.from_environment())
+            return work_of(stage, resolved, results, settings=Settings.from_environment())
 
     return make
 

@@ -210,7 +210,7 @@ def test_a_longer_study_is_the_same_one_and_its_summary_is_new_work(launcher: Tr
     assert execute(worker(0), night("trials", run_id="r2", change=longer))["trials"] == [5]
 
     def summary(context: Any) -> str:
-        return TuneOperator(task_id="tune").work(context, ResolvedRun.of(context), Settings.from_environment(), nonce="").id
+        return TuneOperator(task_id="tune").work(context, ResolvedRun.of(context), Settings.from_environment()).id
 
     assert summary(night("tune")) != summary(night("tune", change=longer))
     assert summary(night("tune")) == summary(night("tune", change=("parallel: 2", "parallel: 4")))
@@ -222,7 +222,7 @@ def test_a_tuned_training_is_the_work_of_its_study(night: Context) -> None:
     assert needs_of("train", resolved.spec) == {"dataset": "prepare", "snapshot": "ingest", "tuning": "tune"}
     assert needs_of("evaluate", resolved.spec) == {"model": "train", "dataset": "prepare", "validation": "validate"}
     results = {name: result(maker) for name, maker in needs_of("train", resolved.spec).items()}
-    one = work_of("train", resolved, results, nonce="", settings=settings)
-    other = work_of("train", resolved, {**results, "tuning": replace(results["tuning"], digest="2")}, nonce="", settings=settings)
+    one = work_of("train", resolved, results, settings=settings)
+    other = work_of("train", resolved, {**results, "tuning": replace(results["tuning"], digest="2")}, settings=settings)
     assert one.id != other.id
     assert one.inputs["tuning"] == "file:///store/tune/1"
