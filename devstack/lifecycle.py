@@ -159,7 +159,7 @@ def supervise(settings: Settings) -> None:
     Supervisor(settings.home, components(settings), settings=digests(settings)).run()
 
 
-def wait_ready(settings: Settings, *, since: float, say: Callable[[str], None], timeout_seconds: float = READY_SECONDS) -> None:
+def wait_ready(settings: Settings, *, since: float, say: Callable[[str], None]) -> None:
     """Return once Airflow's four parts and MLflow say that they are healthy; say every ten seconds which of them are awaited.
 
     Args:
@@ -173,8 +173,8 @@ def wait_ready(settings: Settings, *, since: float, say: Callable[[str], None], 
     try:
         while missing := _missing(settings, client):
             failing = [name for name, count in _restarts(settings).items() if count - restarts.get(name, 0) >= MAX_START_FAILURES]
-            if failing or time.monotonic() - since > timeout_seconds:
-                why = f"{failing[0]} ended {MAX_START_FAILURES} times" if failing else f"not ready after {timeout_seconds:.0f} s"
+            if failing or time.monotonic() - since > READY_SECONDS:
+                why = f"{failing[0]} ended {MAX_START_FAILURES} times" if failing else f"not ready after {READY_SECONDS:.0f} s"
                 raise NightshiftError(
                     "services.not_ready",
                     f"{why}; missing: {', '.join(missing)}\n{_last_words(settings)}",

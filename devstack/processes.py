@@ -28,6 +28,7 @@ SERVICE: Final = Variable(
 )
 MARK: Final = SERVICE.name
 POLL_SECONDS: Final = 0.05
+KILL_SECONDS: Final = 10.0
 CLOCK_TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
 
 
@@ -118,19 +119,19 @@ def wait_gone(processes: Iterable[ProcessId], *, timeout_seconds: float, reap: C
         time.sleep(POLL_SECONDS)
 
 
-def kill_all(find: Callable[[], list[ProcessId]], *, timeout_seconds: float = 10.0, reap: Callable[[], None] = lambda: None) -> int:
+def kill_all(find: Callable[[], list[ProcessId]]) -> int:
     """Kill what `find` finds, and what those started in between, until it finds nothing; return how many were killed.
 
     Raises:
-        TimeoutError: some are still there after the time limit (in uninterruptible sleep, as a rule).
+        TimeoutError: some are still there after ten seconds (in uninterruptible sleep, as a rule).
     """
-    deadline = time.monotonic() + timeout_seconds
+    deadline = time.monotonic() + KILL_SECONDS
     killed: set[ProcessId] = set()
     while found := find():
         for process in found:
             process.send(signal.SIGKILL)
         killed.update(found)
-        left = wait_gone(found, timeout_seconds=max(deadline - time.monotonic(), 0), reap=reap)
+        left = wait_gone(found, timeout_seconds=max(deadline - time.monotonic(), 0))
         if left and time.monotonic() >= deadline:
             raise TimeoutError(f"still there after SIGKILL: pid {', '.join(str(process.pid) for process in left)}")
     return len(killed)

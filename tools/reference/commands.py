@@ -13,7 +13,7 @@ from typing import Final
 from unittest import mock
 
 from nightshift.console import COMMANDS, OF_DEVSTACK
-from tools.reference.markdown import code, notice, table
+from tools.reference.markdown import NOTICE, code, table
 
 TARGET: Final = re.compile(r"^([a-z-]+):.*## (.*)$", re.MULTILINE)
 GROUPS: Final = {
@@ -68,7 +68,7 @@ def page(root: Path) -> str:
     """Return the page."""
     targets = TARGET.findall((root / "Makefile").read_text(encoding="utf-8"))
     parts = [
-        f"# Commands\n{notice()}\n## make\nIn a checkout. `make` alone lists the targets.\n\n",
+        f"# Commands\n{NOTICE}\n## make\nIn a checkout. `make` alone lists the targets.\n\n",
         table(("target", "what it does"), [(code(f"make {name}"), text.replace("<", "&lt;")) for name, text in targets]),
         f"\n## Stages\n`{STAGES}` does the work of one attempt again, outside of Airflow. Its request is in the store.\n",
     ]

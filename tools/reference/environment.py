@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from tools.reference.markdown import code, notice, table
+from tools.reference.markdown import NOTICE, code, table
 from training import installation
 from training.installation import SetBy, Variable
 
@@ -46,7 +46,7 @@ def page(root: Path) -> str:
     for file, tree in trees.items():
         for name in _used(file, tree, declared, variables):
             used[name].add(file)
-    parts = [f"# Environment variables\n{notice()}\n"]
+    parts = [f"# Environment variables\n{NOTICE}\n"]
     for set_by, head in HEADS.items():
         # What is declared for several modules comes first, and is read by those, not where it is declared.
         rows = [

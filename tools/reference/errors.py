@@ -12,7 +12,7 @@ from typing import Final
 
 import training.errors
 from tools.reference import spec
-from tools.reference.markdown import code, notice, table
+from tools.reference.markdown import NOTICE, code, table
 from tools.reference.remedies import REMEDIES
 from training.spec.pipeline_spec import PipelineSpec
 
@@ -98,7 +98,7 @@ def page(root: Path) -> str:
         ended = ", ".join(sorted(shown))
         rows.append((code(value), _escaped("; ".join(remedies)), ended, "<br>".join(map(code, sorted(entry.files)))))
     return (
-        f"# Error codes\n{notice()}\n"
+        f"# Error codes\n{NOTICE}\n"
         "A message has the form `[code] what is wrong (what to do)`. Codes do not change between releases. "
         "Every problem of a YAML file is reported at once, with file and line.\n\n"
         "An ellipsis stands for a value that the message fills in. The number is the exit code of a stage or command that ends "

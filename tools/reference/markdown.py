@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
-
-def notice(command: str = "make reference") -> str:
-    return f"<!-- Generated from the source by `{command}`. Do not edit. -->\n"
+NOTICE: Final = "<!-- Generated from the source by `make reference`. Do not edit. -->\n"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 from pydantic.fields import FieldInfo
 
 from nightshift.execution.kubernetes.config import VARIABLE, Cluster
-from tools.reference.markdown import code, notice, table
+from tools.reference.markdown import NOTICE, code, table
 from training.retention.settings import Retention
 from training.spec.descriptors.families import trained_families
 from training.spec.descriptors.gate_descriptor import GateDescriptor
@@ -130,7 +130,7 @@ def page(root: Path) -> str:
     """
     documents = _documents(root, PIPELINES)
     parts = [
-        f"# Keys of a pipeline's YAML\n{notice()}\n"
+        f"# Keys of a pipeline's YAML\n{NOTICE}\n"
         "A file of `dags/pipelines/`, named after its pipeline. Unknown keys are refused. "
         "`python -m training.spec.check FILE` reports every problem with its line, "
         "and `dags/pipelines/pipeline.schema.json` lets editors complete keys. What the keys do is explained in [data](../data.md), "
@@ -148,7 +148,7 @@ def placement_page(root: Path) -> str:
     """Return the page of the file that describes a cluster; raises as `page`."""
     documents = _documents(root, (PLACEMENT,))
     head = (
-        f"# Keys of placement.yaml\n{notice()}\n"
+        f"# Keys of placement.yaml\n{NOTICE}\n"
         f"The file that `{VARIABLE}` names describes a cluster ([Kubernetes](../kubernetes.md)). Begin with a copy of `{PLACEMENT}`. "
         f"Unknown keys are refused. `nightshift doctor backend` reports every problem with its line.\n\n{DEFAULTS}"
     )

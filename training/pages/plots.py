@@ -175,22 +175,22 @@ def history_plot(history: Sequence[Mapping[str, float]]) -> str:
     return chart.svg()
 
 
-def thin(x: Floats, y: Floats, limit: int = MAX_POINTS) -> tuple[Floats, Floats]:
-    """Return at most `limit` points of a curve, its ends among them: half evenly by `x`, half evenly along the curve.
+def thin(x: Floats, y: Floats) -> tuple[Floats, Floats]:
+    """Return at most `MAX_POINTS` points of a curve, its ends among them: half evenly by `x`, half evenly along the curve.
 
     By `x` alone a steep start is lost, along the curve alone a noisy start takes everything.
     """
-    if len(x) <= limit:
+    if len(x) <= MAX_POINTS:
         return x, y
     width, height = float(np.ptp(x)) or 1.0, float(np.ptp(y)) or 1.0
     along = np.concatenate([[0.0], np.cumsum(np.hypot(np.diff(x) / width, np.diff(y) / height))])
     across = np.concatenate([[0.0], np.cumsum(np.abs(np.diff(x)))])
     kept = [
-        np.clip(np.searchsorted(measure, np.linspace(0.0, measure[-1], limit // 2)), 0, len(x) - 1)
+        np.clip(np.searchsorted(measure, np.linspace(0.0, measure[-1], MAX_POINTS // 2)), 0, len(x) - 1)
         for measure in (along, across)
         if measure[-1] > 0
     ]
-    numbers = np.unique(np.concatenate([[0], *kept, [len(x) - 1]]))[: limit - 1]
+    numbers = np.unique(np.concatenate([[0], *kept, [len(x) - 1]]))[: MAX_POINTS - 1]
     numbers = np.append(numbers, len(x) - 1) if numbers[-1] != len(x) - 1 else numbers
     return x[numbers], y[numbers]
 

@@ -233,7 +233,7 @@ def _webhook(alerts: Alerts, environ: Mapping[str, str], problems: list[Problem]
     return url
 
 
-def unset_webhook(alerts: Alerts, environ: Mapping[str, str] = os.environ) -> str:
+def unset_webhook(alerts: Alerts) -> str:
     """Return the environment variable that `alerts.webhook` names and that is not set; empty where there is none."""
     name = webhook_variable(alerts.webhook)
-    return "" if not name or environ.get(name, "").strip() else name
+    return "" if not name or os.environ.get(name, "").strip() else name

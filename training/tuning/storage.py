@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -29,7 +28,7 @@ ADVISORY_LOCK: Final = 0x74756E65
 TAIL_BYTES: Final = 1 << 20
 
 
-def open_storage(study: str, *, shared: bool, environ: Mapping[str, str] = os.environ) -> BaseStorage:
+def open_storage(study: str, *, shared: bool) -> BaseStorage:
     """Return the storage of a study.
 
     Args:
@@ -40,14 +39,14 @@ def open_storage(study: str, *, shared: bool, environ: Mapping[str, str] = os.en
         SpecError: `tuning.database`, trials in pods need PostgreSQL.
         UnavailableError: `database.unavailable`.
     """
-    url = database_url(environ)
+    url = database_url()
     if make_url(url).get_backend_name() == "postgresql":
         return _in_postgres(url)
     if shared:
         message = "the trials of a study run in pods, which share no file"
         hint = "set it to PostgreSQL's URL, in a Secret of the stage `trial` (docs/kubernetes.md)"
         raise spec_error("environment", "tuning.database", message, hint=hint, field=DATABASE.name)
-    folder = home_folder(environ) / "tuning"
+    folder = home_folder() / "tuning"
     folder.mkdir(parents=True, exist_ok=True)
     return in_journal(folder / f"{study}.journal")
 

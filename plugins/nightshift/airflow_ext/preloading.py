@@ -21,7 +21,6 @@ import importlib
 import logging
 import os
 import sys
-from collections.abc import Sequence
 from typing import Final
 
 logger = logging.getLogger(__name__)
@@ -106,6 +105,6 @@ def _stamp(path: str) -> tuple[int, int] | None:
     return found.st_mtime_ns, found.st_size
 
 
-def is_parsing_process(arguments: Sequence[str] | None = None) -> bool:
+def is_parsing_process() -> bool:
     """Return whether this process runs `airflow dag-processor`, which forks a process for each DAG file that it parses."""
-    return PARSING_COMMAND in (sys.argv if arguments is None else arguments)[1:2]
+    return PARSING_COMMAND in sys.argv[1:2]

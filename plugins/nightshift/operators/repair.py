@@ -8,7 +8,7 @@ import os
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -207,12 +207,12 @@ def other_aliases(mlflow_uri: str, ledger: Ledger, store: Store, model: str) -> 
     return ""
 
 
-def _get(mlflow_uri: str, path: str, environ: Mapping[str, str] = os.environ, **parameters: str) -> Any | None:
+def _get(mlflow_uri: str, path: str, **parameters: str) -> Any | None:
     """Return MLflow's answer, None where what is asked for does not exist."""
     url = f"{mlflow_uri.rstrip('/')}/api/2.0/mlflow/{path}?{urllib.parse.urlencode(parameters)}"
     if not url.startswith(("http://", "https://")):
         raise ValueError("MLflow is not behind HTTP")
-    request = urllib.request.Request(url, headers=account_header(environ))  # noqa: S310 - scheme checked
+    request = urllib.request.Request(url, headers=account_header(os.environ))  # noqa: S310 - scheme checked
     try:
         with urllib.request.urlopen(request, timeout=ALIAS_TIMEOUT_SECONDS) as answer:  # noqa: S310 - as above
             return json.load(answer)

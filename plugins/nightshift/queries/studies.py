@@ -9,7 +9,7 @@ from nightshift.queries.run_records import run_fields
 from nightshift.queries.runs import airflow_session, pipeline, trigger, unknown_run
 from nightshift.queries.schemas import Study, Trial
 from nightshift.run_refs import planned_study, settled_spec
-from training.contracts import JsonObject, JsonValue
+from training.contracts import JsonObject
 from training.errors import DeniedError, shown
 from training.spec.rules.names import TUNE_SUFFIX
 from training.store import Store
@@ -62,10 +62,10 @@ def study(store: Store, name: str, run_id: str) -> Study:
     return Study.model_validate({**fields, "id": f"{name}:{run_id}", "pipeline": name, **_searched(store, name, dag_id, run_id)})
 
 
-def _searched(store: Store, name: str, dag_id: str, run_id: str) -> JsonObject:
+def _searched(store: Store, name: str, dag_id: str, run_id: str) -> dict[str, object]:
     # From the store: users of Airflow's API may write XCom.
     spec, planned = settled_spec(store, dag_id, run_id), planned_study(store, dag_id, run_id)
-    known: dict[str, JsonValue] = {
+    known: dict[str, object] = {
         "digest": None,
         "objective": None,
         "lower_is_better": None,

@@ -33,7 +33,7 @@ def resampled_weights(num_units: int, seed: int, num_resamples: int = NUM_RESAMP
         yield _drawn(generator, num_units, size) if num_units <= MAX_DRAWN else _poisson(generator, num_units, size)
 
 
-def resampled_means(components: Floats, seed: int, num_resamples: int = NUM_RESAMPLES) -> Floats:
+def resampled_means(components: Floats, seed: int) -> Floats:
     """Return the means of each resample, [resamples, components].
 
     Args:
@@ -42,7 +42,7 @@ def resampled_means(components: Floats, seed: int, num_resamples: int = NUM_RESA
     """
     centers = components.mean(axis=0)
     # Centered, so that 4 bytes are enough: what counts is the spread.
-    found = resampled_parts(components - centers, np.zeros(1, dtype=np.int64), seed, num_resamples)
+    found = resampled_parts(components - centers, np.zeros(1, dtype=np.int64), seed)
     means: Floats = found[:, 0] + centers
     return means
 
@@ -65,7 +65,7 @@ def resampled_parts(components: Floats, starts: NDArray[np.int64], seed: int, nu
     return np.concatenate(chunks)
 
 
-def resampled_counts(counts: NDArray[np.int64], seed: int, num_resamples: int = NUM_RESAMPLES) -> Iterator[NDArray[np.int64]]:
+def resampled_counts(counts: NDArray[np.int64], seed: int) -> Iterator[NDArray[np.int64]]:
     """Yield how many units of each kind the resamples have, [some resamples, kinds], where units of a kind are alike.
 
     Args:
@@ -74,8 +74,8 @@ def resampled_counts(counts: NDArray[np.int64], seed: int, num_resamples: int = 
     generator = np.random.Generator(np.random.SFC64(seed))
     total = int(counts.sum())
     rows = max(1, CELLS_PER_CHUNK // max(1, len(counts)))
-    for start in range(0, num_resamples, rows):
-        yield generator.multinomial(total, counts / total, size=min(rows, num_resamples - start))
+    for start in range(0, NUM_RESAMPLES, rows):
+        yield generator.multinomial(total, counts / total, size=min(rows, NUM_RESAMPLES - start))
 
 
 def _drawn(generator: np.random.Generator, num_units: int, size: int) -> Weights:

@@ -89,9 +89,9 @@ class Exchange:
         with _connected():
             self._store.add(f"moved/{self._savers.rank}", 1)
 
-    def one(self, key: str, *, rank: int = 0) -> JsonValue:
-        """Return what a rank says under a key."""
-        return self.all({rank: key})[rank]
+    def first(self, key: str) -> JsonValue:
+        """Return what rank 0 says under a key."""
+        return self.all({0: key})[0]
 
     def all(self, keys: Mapping[int, str], *, silence_seconds: float | None = None) -> dict[int, JsonValue]:
         """Return what ranks say under keys, by rank; wait as long as one of them moves.

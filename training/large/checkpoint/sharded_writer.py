@@ -125,7 +125,7 @@ class ShardedWriter:
         """Return rank 0's answer on every rank."""
         number, self._num_questions = self._num_questions, self._num_questions + 1
         if not self._savers.is_first:
-            found = bool(self._exchange.one(f"due/{number}"))
+            found = bool(self._exchange.first(f"due/{number}"))
             self._exchange.tell(f"due/{number}/heard/{self._savers.rank}", True)
             return found
         self._exchange.tell(f"due/{number}", answer)
@@ -162,7 +162,7 @@ class ShardedWriter:
         if plan is not None:
             self._commit(number, plan, meta, name)
             return
-        done = cast(JsonObject, self._exchange.one(f"{number}/done"))
+        done = cast(JsonObject, self._exchange.first(f"{number}/done"))
         self._exchange.tell(f"{number}/done/heard/{self._savers.rank}", True)
         if "error" in done:
             kind = LeaseLostError if done.get("code") == "lease.lost" else UnavailableError
@@ -181,12 +181,12 @@ class ShardedWriter:
             plan_id, plan = self._plan(number)
             exchange.tell(f"{number}/plan", plan_id)
         else:
-            answer = exchange.one(f"{number}/plan")
+            answer = exchange.first(f"{number}/plan")
             if not isinstance(answer, str):
                 raise UnavailableError("checkpoint.incomplete", f"rank 0 did not plan the save: {answer}")
             plan_id = answer
         if plan_id not in self._assigned:
-            self._assigned[plan_id] = cast(list[int], exchange.one(f"assigned/{plan_id}/{self._savers.rank}"))
+            self._assigned[plan_id] = cast(list[int], exchange.first(f"assigned/{plan_id}/{self._savers.rank}"))
         layout.assigned = self._assigned[plan_id]
         return self._assigned[plan_id], plan
 

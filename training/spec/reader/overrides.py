@@ -260,7 +260,7 @@ def _bounded(conf: Mapping[str, object]) -> dict[str, object]:
         SpecError: it is too large, too deep, or holds what is not JSON.
     """
     values = dict(conf)
-    if _depth_exceeds(values, MAX_DEPTH):
+    if _is_too_deep(values):
         raise spec_error(SOURCE, "spec.too_deep", f"is nested more than {MAX_DEPTH} deep")
     infinite = _not_finite(values, ())
     if infinite:
@@ -275,10 +275,10 @@ def _bounded(conf: Mapping[str, object]) -> dict[str, object]:
     return values
 
 
-def _depth_exceeds(value: object, limit: int) -> bool:
-    """Return whether collections are nested deeper than `limit`; iterative, because what comes from outside may be very deep."""
+def _is_too_deep(value: object) -> bool:
+    """Return whether collections are nested deeper than `MAX_DEPTH`; iterative, because what comes from outside may be very deep."""
     level: list[object] = [value]
-    for _ in range(limit + 1):
+    for _ in range(MAX_DEPTH + 1):
         level = [
             inner
             for outer in level

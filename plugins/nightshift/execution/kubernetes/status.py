@@ -244,7 +244,7 @@ def _ended(pod: Json, status: Json, terminated: Json | None) -> LaunchStatus:
     name = pod["metadata"]["name"]
     facts = {"member": name, "node": pod.get("spec", {}).get("nodeName", ""), "started_at": status.get("startTime", "")}
     facts["ended_at"] = (terminated or {}).get("finishedAt") or ""
-    disruption = _condition(status, "DisruptionTarget")
+    disruption = _disruption(status)
     exit_code = None if terminated is None else int(terminated.get("exitCode", 1))
     if exit_code == 0:
         return LaunchStatus(phase="ended", exit_code=0, words="ended with success", **facts)
@@ -307,8 +307,8 @@ def _find(status: Json, kind: str) -> Json | None:
     return next((item for item in status.get("conditions") or [] if item["type"] == kind), None)
 
 
-def _condition(status: Json, kind: str) -> Json | None:
-    found = _find(status, kind)
+def _disruption(status: Json) -> Json | None:
+    found = _find(status, "DisruptionTarget")
     return found if found is not None and found.get("status") == "True" else None
 
 
