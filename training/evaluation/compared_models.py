@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Final
@@ -57,7 +57,7 @@ class Compared:
     """`champion`, `canary`: `IS_BASELINE`, `NO_CHAMPION`, or why it cannot be compared."""
     test: Ints
     """Numbers of the rows, ascending."""
-    seen: dict[str, int] = field(default_factory=dict)
+    seen: dict[str, int]
     """How many of the dataset's test rows are left out because this rival was trained or chosen on them; none: the key is missing."""
 
     def is_baseline(self, name: str) -> bool:

@@ -57,7 +57,7 @@ class PlacedAxis:
     high: float
     start: float
     end: float
-    is_log: bool = False
+    is_log: bool
     ticks: Sequence[tuple[float, str]] = ()
     """Places and their words."""
     name: str = ""

@@ -152,7 +152,7 @@ def second_in_order(times: Microseconds, groups: Sequence[object], change: Clock
 class ClockRules:
     """What a YAML says of times that the clock shows twice or never."""
 
-    twice: str | None = None
+    twice: str | None
     """first, second or in_order; None: they are refused."""
     by: Sequence[str] = ()
     """Columns of the series whose rows are in order."""

@@ -14,11 +14,11 @@ SPLITS: Final = ("time", "random", "stratified", "group")
 class Choices:
     """What is not guessed."""
 
-    key: Sequence[str] = ()
+    key: Sequence[str]
     """Columns that identify a row; empty: found."""
-    split: str = ""
+    split: str
     """time, random, stratified or group; empty: by time where rows have one."""
-    split_column: str = ""
+    split_column: str
     """Of a split by group, or stratified."""
     zone: str
     now: datetime

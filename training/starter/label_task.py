@@ -32,7 +32,7 @@ class GuessedLabel:
     """Of two numbers other than 0 and 1."""
     classes: Sequence[str] = ()
     """Texts, where there are some."""
-    num_missing: int = 0
+    num_missing: int
     missing: str = ""
     """Text that stands for a missing label, where it stands for a missing number in other columns."""
     note: str = ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import Final
 
@@ -53,7 +53,7 @@ class Draft:
     """Columns that are read and are no features, with the reason."""
     features: dict[str, str]
     """Name to the mapping as YAML has it."""
-    windows: dict[str, str] = field(default_factory=dict)
+    windows: dict[str, str]
     split: str
     window: timedelta
     night: date

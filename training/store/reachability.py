@@ -70,7 +70,7 @@ class Unit:
 class Marked:
     """What a look at the store found."""
 
-    reached: set[str] = field(default_factory=set)
+    reached: set[str]
     """Keys of objects and manifests that have to stay."""
     kind_of: dict[str, str] = field(default_factory=dict)
     """Key of an object to the kind of a manifest that lists it."""

@@ -37,9 +37,9 @@ class Subject:
 
     side: ComparedSide
     weights_digest: str = ""
-    spec_uri: str = ""
-    evaluation_uri: str = ""
-    model_uri: str = ""
+    spec_uri: str
+    evaluation_uri: str
+    model_uri: str
     results: Mapping[str, StageResult]
 
 

@@ -32,7 +32,7 @@ class DatasetRows:
     """[n] dense numbers."""
     label: NDArray[np.float64]
     """[n]; of classes with names, their numbers."""
-    label_center: float = 0.0
+    label_center: float
     """What is subtracted from the labels of shards."""
     classes: Classes | None
     weights: NDArray[np.float32] | None

@@ -216,7 +216,7 @@ def _remembered_hash(value: str | float) -> int:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hash:
     buckets: int
-    exact: bool = False
+    exact: bool
     """Whether integers that float64 lacks are distinguished from their neighbours: training rows had some. Where they had
     none, such an integer has the bucket of its float64, in evaluation and serving alike."""
     kind: ClassVar[str] = "hash"

@@ -40,7 +40,7 @@ class Listing:
     """ISO 8601 with offset, by the storage's clock."""
     names: Sequence[str] = field(default_factory=tuple)
     """`step_400`; `epoch_3` and `best` where the run has them; `newest`. None where it was withdrawn."""
-    is_withdrawn: bool = False
+    is_withdrawn: bool
     """Replicas of the model turned out to differ: no training resumes from it."""
 
 

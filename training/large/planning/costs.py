@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, Literal
 
 from training.large.planning.devices import GIB, Devices
@@ -44,25 +44,25 @@ class ModelSize:
     gradient_bytes: int
     """Of the parameters that are trained."""
     optimizer_bytes: int
-    update_bytes: int = 0
+    update_bytes: int
     """What the optimizer's step needs besides its state, at most."""
     block_bytes: tuple[int, ...]
     """Parameters of the blocks and large layers that FSDP gathers one at a time."""
     activations: Mapping[Mode, Line]
     """Tensors kept for the backward pass, by `train.activation_checkpointing`; only `none` where the model has no blocks."""
-    passed: Line = Line(fixed=0, per_row=0)
+    passed: Line
     """Output of one repeated block: what stages of a pipeline send, and tensor parallel processes reduce."""
     flops: Line
     """Of a forward pass."""
-    num_repeated: int = 0
+    num_repeated: int
     """Repeated blocks."""
-    tensor_parts: int = 1
+    tensor_parts: int
     """Over each divisor of it, processes can divide the layers; 1: the family has no plan for it."""
-    tensor_bytes: int = 0
+    tensor_bytes: int
     """Of the parameters that are divided so."""
-    tensor_activations: float = 1.0
+    tensor_activations: float
     """Share of the activations that is divided so."""
-    stage_shares: Mapping[int, float] = field(default_factory=dict)
+    stage_shares: Mapping[int, float]
     """Share of the parameters that the largest stage has, by the numbers of stages into which the family cuts the model."""
 
     @property

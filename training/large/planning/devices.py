@@ -32,7 +32,7 @@ class Device:
     """Bytes per second that it sends to devices of its node."""
     network_rate: float
     """Bytes per second that it sends to other nodes, while all devices of its node do."""
-    has_bf16: bool = True
+    has_bf16: bool
     is_cpu: bool = False
 
 
@@ -72,7 +72,7 @@ class Devices:
 
     kind: Device
     count: int
-    per_node: int = DEVICES_PER_NODE
+    per_node: int
     """Neighbouring ranks on one node; at most `count`."""
 
     @property

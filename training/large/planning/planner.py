@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from training.errors import spec_error
 from training.large.planning.costs import Memory, ModelSize, StepTime, StepWork, Wire, bubble_of, memory_of, step_time, wire_of
@@ -38,8 +38,8 @@ class Plan:
     work: StepWork
     devices: Devices
     chosen: JudgedLayout
-    rejected: Sequence[JudgedLayout] = field(default=())
-    advice: Sequence[str] = field(default=())
+    rejected: Sequence[JudgedLayout]
+    advice: Sequence[str]
 
     @property
     def layout(self) -> Layout:

@@ -52,8 +52,8 @@ class LayoutCandidate:
     optimizer: Callable[[nn.Module], OptimizerSettings]
     blocks: Callable[[nn.Module], Sequence[nn.Module]]
     rows_of_a_group: int = ROWS_OF_A_GROUP
-    tensor_plan: Callable[[nn.Module], TensorPlan | None] = lambda _: None
-    cut: Callable[[nn.Module, int], Sequence[nn.Module] | None] = lambda _, __: None
+    tensor_plan: Callable[[nn.Module], TensorPlan | None]
+    cut: Callable[[nn.Module, int], Sequence[nn.Module] | None]
 
 
 @dataclass

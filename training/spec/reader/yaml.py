@@ -146,7 +146,7 @@ class _Frame:
 
     path: Path
     container: Any
-    key: str | int | None = None
+    key: str | int | None
     """Where the next value goes; None in a mapping: a key comes next."""
     discards: bool = False
     """The key stood there before: the value that comes is dropped."""

@@ -38,9 +38,9 @@ class NumberCounts:
     """Of the finite ones."""
     num_missing: int
     """NaN, and nulls where they count."""
-    num_below: int = 0
+    num_below: int
     """Minus infinity."""
-    num_above: int = 0
+    num_above: int
 
     @property
     def rows(self) -> int:

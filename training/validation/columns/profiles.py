@@ -8,7 +8,7 @@ frequent values. Times and keys of one column have none: they are new in each sn
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from training.contracts import Instant, JsonObject, instant_text
@@ -28,7 +28,7 @@ class ValueCounts:
     rows: int
     num_missing: int
     num_distinct: int
-    frequent: Mapping[str, int] = field(default_factory=dict)
+    frequent: Mapping[str, int]
     """Value to rows: those of up to `MAX_TEXT` characters among the most frequent ones, the most frequent first."""
 
     @property

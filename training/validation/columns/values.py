@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from training.sql.expressions import quoted
@@ -49,7 +49,7 @@ class ValueColumn:
     """Up to `MAX_FREQUENT` values, the most frequent first, then by value; null is none of them."""
     has_few_values: bool
     """Whether the different values fit into memory."""
-    named: Mapping[str, int] = field(default_factory=dict)
+    named: Mapping[str, int]
     """Rows of the values that were asked for, 0 for one that is not there."""
 
 
