@@ -22,13 +22,11 @@ import httpx
 from devstack.airflow_api import AirflowApi
 from devstack.dag_parsing import ParseLimit
 from devstack.wait_messages import Awaited
-from nightshift.airflow_ext.schedule_hold import FOLDER, PAUSED_BEFORE, hold_path
+from nightshift.airflow_ext.schedule_hold import FOLDER, PAUSED_BEFORE, hold_path, take
 from training.errors import NightshiftError
 
 SOON: Final = timedelta(minutes=5)
 POLL_SECONDS: Final = 0.3
-LAST_LOOKS: Final = 20
-LOOK_SECONDS: Final = 0.05
 END_SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP)
 
 Say = Callable[[str], None]
@@ -92,7 +90,7 @@ def _pause_again(client: AirflowApi, descriptor: int, dag_id: str, say: Say) -> 
     # A second Ctrl-C waits until this is done.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *END_SIGNALS})
     try:
-        if not _taken(descriptor) or not _noted(descriptor):
+        if not take(descriptor) or not _noted(descriptor):
             return False
         dag = client.patch(f"/dags/{dag_id}", {"is_paused": True})
         os.ftruncate(descriptor, 0)
@@ -109,17 +107,6 @@ def _pause_again(client: AirflowApi, descriptor: int, dag_id: str, say: Say) -> 
         return False
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _taken(descriptor: int) -> bool:
-    """Return whether no other command holds the file; a timetable that looks at it does so for a moment only."""
-    for _ in range(LAST_LOOKS):
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        except BlockingIOError:
-            time.sleep(LOOK_SECONDS)
-    return False
 
 
 def _noted(descriptor: int) -> bool:

@@ -23,8 +23,8 @@ FOLDER: Final = "switched-on"
 PAUSED_BEFORE: Final = b"paused before\n"
 """What the file holds while the command must pause the DAG again; without it the schedule was on, and stays on."""
 
-LOOKS: Final = 5
-LOOK_SECONDS: Final = 0.02
+LOOKS: Final = 20
+LOOK_SECONDS: Final = 0.05
 DEAD_HOLD_SECONDS: Final = 24 * 3600
 """How long a note without a lock counts: the schedule of a DAG that a user keeps on starts again although no further command is run."""
 
@@ -40,16 +40,20 @@ def is_in_use(home: Path, dag_id: str) -> bool:
     except OSError:
         return False
     try:
-        # A timetable that looks at the file holds it for a moment only.
-        for _ in range(LOOKS):
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return False
-            except BlockingIOError:
-                time.sleep(LOOK_SECONDS)
-        return True
+        return not take(descriptor)
     finally:
         os.close(descriptor)
+
+
+def take(descriptor: int) -> bool:
+    """Take the file of a pipeline; return False where another command holds it. A timetable that looks at it does so for a moment only."""
+    for _ in range(LOOKS):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            time.sleep(LOOK_SECONDS)
+    return False
 
 
 def is_held(dag_id: str) -> bool:

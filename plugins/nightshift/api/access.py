@@ -24,7 +24,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from nightshift.api import rate_limit
 from nightshift.api.problems import RETRY_AFTER
-from nightshift.queries.runs import has_pipeline
+from nightshift.queries.runs import has_pipeline, unknown_run
 from training.errors import DeniedError
 
 Action = Literal["GET", "POST", "PUT"]
@@ -72,6 +72,16 @@ class Access:
         """Raise `unknown`, which an id that does not exist gets too, where the user may not see the pipeline."""
         if not self.may_read(pipeline):
             raise unknown
+
+    def run_of(self, id: str) -> tuple[str, str]:
+        """Return pipeline and Airflow's id of a run, `<pipeline>:<run_id>`.
+
+        Raises:
+            DeniedError: `run.unknown`, the user may not see the pipeline.
+        """
+        pipeline, _, run_id = id.partition(":")
+        self.require_read(pipeline, unknown_run(pipeline, run_id))
+        return pipeline, run_id
 
     def require(self, pipeline: str, action: Action, unknown: DeniedError, what: str) -> None:
         """Refuse what the user may not do.

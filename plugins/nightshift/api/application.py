@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-import importlib.metadata
+import importlib
 import json
 import pkgutil
 from typing import Any, Final
@@ -15,6 +15,7 @@ from nightshift.api import reports, v1
 from nightshift.api.access import Granted
 from nightshift.api.problems import API_PREFIX, ProblemBody, add_handlers
 from nightshift.api.routing import ApiRoute
+from training.runtime.provenance import version_of
 
 MOUNTED_AT: Final = "/nightshift"
 
@@ -40,7 +41,7 @@ def openapi() -> dict[str, Any]:
     """Return the OpenAPI document of the REST API, with paths as a client of the api-server has them."""
     found = get_openapi(
         title="Nightshift",
-        version=importlib.metadata.version("nightshift") if _is_installed() else "0",
+        version=version_of("nightshift") or "0",
         summary="Runs, models, decisions and data of an installation",
         description="Errors are RFC 9457 problems. Lists have cursors, answers to GET have ETags, POSTs of runs take an `Idempotency-Key`.",
         routes=api.routes,
@@ -63,14 +64,6 @@ def _with_problems(operation: dict[str, Any]) -> None:
     invalid = operation["responses"].get("422")
     if invalid is not None:
         invalid["content"] = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/ProblemBody"}}}
-
-
-def _is_installed() -> bool:
-    try:
-        importlib.metadata.version("nightshift")
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return True
 
 
 # No redirects to a path without its slash: their address would be that of the request's Host header.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -18,6 +17,7 @@ from nightshift.settings import LOCAL, LOCAL_HOST, SLOTS
 from nightshift.slots import CPU, TRAIN, machine_slots, num_cores, slots_by_pool
 from training.installation import TRACKING
 from training.runtime.available_memory import memory_limit_bytes
+from training.runtime.provenance import version_of
 from training.spec.rules.names import ROLLBACK
 
 TIMEOUT_SECONDS: Final = 10.0
@@ -67,7 +67,7 @@ def _deleted_experiments(place: Installation, answer: Mapping[str, Any]) -> Iter
 
 
 def _mlflow_version(uri: str, answer: httpx.Response) -> Iterator[Finding]:
-    here = _installed("mlflow") or _installed("mlflow-skinny")
+    here = version_of("mlflow") or version_of("mlflow-skinny")
     there = answer.text.strip() if answer.is_success else ""
     if here and there and here.split(".")[0] != there.split(".")[0]:
         yield bad("mlflow", f"{uri} is MLflow {there}, the client here {here}", hint="run both in the version of constraints.txt")
@@ -120,7 +120,7 @@ def _plugin(client: Client) -> Iterator[Finding]:
         return
     pipelines = [each.name for each in client.pipelines()]
     yield good("plugin", f"{client.server} has the plugin, and shows this user {len(pipelines)} pipelines")
-    there, here = str(client.airflow("GET", "/version").json()["version"]), _installed("apache-airflow")
+    there, here = str(client.airflow("GET", "/version").json()["version"]), version_of("apache-airflow")
     if here and here != there:
         yield bad("plugin", f"{client.server} is Airflow {there}, here is {here}", hint="run both in the version of constraints.txt")
 
@@ -167,10 +167,3 @@ def _account(place: Installation) -> dict[str, str]:
     if found or TRACKING.text(place.environ):
         return found
     return account_header(laptop_variables(place.settings))
-
-
-def _installed(name: str) -> str:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return ""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 from training.installation import GPUS
+from training.runtime.provenance import version_of
 from training.spec import PipelineSpec
 from training.spec.descriptors.families import FAMILIES
 
@@ -28,8 +28,9 @@ def local_gpus(*, folder: Path = DEVICES, environ: Mapping[str, str] = os.enviro
     """Return whether torch finds a GPU on this machine: by device files, CUDA_VISIBLE_DEVICES and torch's build, without importing it."""
     if GPUS.is_set(environ) and GPUS.text(environ) in ("", "-1"):
         return False
-    try:
-        build = importlib.metadata.version("torch")
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return not build.endswith(CPU_BUILD) and any(path.name.removeprefix("nvidia").isdigit() for path in folder.glob("nvidia*"))
+    build = version_of("torch")
+    return (
+        build is not None
+        and not build.endswith(CPU_BUILD)
+        and any(path.name.removeprefix("nvidia").isdigit() for path in folder.glob("nvidia*"))
+    )

@@ -38,8 +38,7 @@ class Restore(BaseModel):
 @router.get("/training-runs/{id}/checkpoints", responses=responses(404, 422))
 def checkpoints_of(id: RunKey, granted: Granted, limit: Limit = PAGE_ITEMS, cursor: Cursor = None) -> Page[SavedCheckpoint]:
     """List the checkpoints of a run's training, the oldest first, also while it trains."""
-    pipeline, _, run_id = id.partition(":")
-    granted.require_read(pipeline, runs.unknown_run(pipeline, run_id))
+    pipeline, run_id = granted.run_of(id)
     store = Store(Settings.from_environment().store_uri)
     # A run whose code was changed in between has several trainings, which may have the same steps.
     found = page_of(checkpoints.listed(store, pipeline, run_id), lambda each: f"{each.work_id}:{each.step}", cursor, limit)

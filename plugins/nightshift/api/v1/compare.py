@@ -10,7 +10,7 @@ from nightshift.api.access import Access, Granted
 from nightshift.api.path_parameters import VERSION_RULE
 from nightshift.api.problems import responses
 from nightshift.api.routing import ApiRoute
-from nightshift.queries import compare, runs
+from nightshift.queries import compare
 from nightshift.queries.schemas import SideBySide
 from nightshift.run_refs import RUN_ID_RULE
 from nightshift.settings import Settings
@@ -42,6 +42,4 @@ def _subject(granted: Access, store: Store, ledger: Ledger, named: str) -> compa
     if "@" in named:
         model, _, version = named.partition("@")
         return compare.of_version(ledger, model, version, granted.may_read)
-    pipeline, _, run_id = named.partition(":")
-    granted.require_read(pipeline, runs.unknown_run(pipeline, run_id))
-    return compare.of_run(store, pipeline, run_id)
+    return compare.of_run(store, *granted.run_of(named))

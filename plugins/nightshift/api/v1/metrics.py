@@ -18,7 +18,6 @@ from nightshift.api.event_stream import MAX_STREAMS, EventStream
 from nightshift.api.path_parameters import RunKey, TrialNumber
 from nightshift.api.problems import problem, responses
 from nightshift.api.routing import ApiRoute
-from nightshift.queries import runs
 from nightshift.queries.metric_feed import POLL_SECONDS, Feed, Found, feeds_of, number_of
 from nightshift.queries.run_training import TRAIN
 from nightshift.queries.schemas import MetricPage
@@ -90,8 +89,7 @@ async def trial_metrics(id: RunKey, number: TrialNumber, granted: Granted, asked
 
 async def _answer(id: str, training: str | int, granted: Access, asked: Asked) -> Response:
     """Answer with the points of a stage, or of the trial of this number."""
-    pipeline, _, run_id = id.partition(":")
-    await run_in_threadpool(granted.require_read, pipeline, runs.unknown_run(pipeline, run_id))
+    pipeline, run_id = await run_in_threadpool(granted.run_of, id)
     feeds = feeds_of(Settings.from_environment().store_uri)
     feed = feeds.of_trial(pipeline, run_id, training) if isinstance(training, int) else feeds.of_run(pipeline, run_id, training)
     position = asked.last_event_id or asked.after

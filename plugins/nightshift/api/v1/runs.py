@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from nightshift.api.access import Access, Granted
+from nightshift.api.access import Granted
 from nightshift.api.paging import Cursor, Limit, cursor_of, invalid, key_of
 from nightshift.api.path_parameters import PipelineName, RunId, RunKey
 from nightshift.api.problems import responses
@@ -42,19 +42,13 @@ def runs_of_all(
 @router.get("/runs/{id}", responses=responses(404, 422))
 def run(id: RunKey, granted: Granted) -> Run:
     """Show a run with its stages: state, attempts, artifacts, metrics, usage."""
-    pipeline, _, run_id = id.partition(":")
-    return _found(granted, pipeline, run_id)
+    return runs.run(*granted.run_of(id))
 
 
 @router.get("/experiments/{experiment}/runs/{run_id}", responses=responses(404, 422))
 def run_of_experiment(experiment: PipelineName, run_id: RunId, granted: Granted) -> Run:
     """Show a run by experiment, which is the pipeline, and Airflow's run id."""
-    return _found(granted, experiment, run_id)
-
-
-def _found(granted: Access, pipeline: str, run_id: str) -> Run:
-    granted.require_read(pipeline, runs.unknown_run(pipeline, run_id))
-    return runs.run(pipeline, run_id)
+    return runs.run(*granted.run_of(f"{experiment}:{run_id}"))
 
 
 def _number(cursor: str | None) -> int | None:

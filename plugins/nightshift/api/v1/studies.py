@@ -71,6 +71,4 @@ def start_study(wanted: StartStudy, granted: Granted, request: Request, key: Ide
 @router.get("/hpo/studies/{id}", responses=responses(404, 422))
 def study(id: RunKey, granted: Granted) -> Study:
     """Show a study: state, space, finished trials, the best one. `id` is that of its run."""
-    pipeline, _, run_id = id.partition(":")
-    granted.require_read(pipeline, runs.unknown_run(pipeline, run_id))
-    return studies.study(Store(Settings.from_environment().store_uri), pipeline, run_id)
+    return studies.study(Store(Settings.from_environment().store_uri), *granted.run_of(id))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Literal
 
 from nightshift.execution.kubernetes.config import Cluster
@@ -86,30 +87,16 @@ def launch_of(
         nodes: number of nodes of this launch: fewer than the spec's where an elastic training continues with those that are left.
         spot: whether nodes that may be taken away will do this time.
     """
+    launch = partial(Launch, name=name, pipeline=spec.name, stage=stage, owner=spec.owner, attempt_id=attempt_id, request_uri=request_uri)
     amount = cluster.amount_of(stage)
     if stage not in TRAININGS:
         asked = spec.resources.get(stage) or StageResources()
-        return Launch(
-            name=name,
-            pipeline=spec.name,
-            stage=stage,
-            owner=spec.owner,
-            attempt_id=attempt_id,
-            request_uri=request_uri,
-            cpus=asked.cpus or amount.cpus,
-            memory_bytes=asked.memory or amount.memory,
-        )
+        return launch(cpus=asked.cpus or amount.cpus, memory_bytes=asked.memory or amount.memory)
     placement = spec.train.placement
     processes = placement.processes_per_node
     needs_shared_memory = processes > 1 or nodes > 1 or placement.gpus > 0
     default_shared_bytes = cluster.shared_memory if needs_shared_memory else 0
-    return Launch(
-        name=name,
-        pipeline=spec.name,
-        stage=stage,
-        owner=spec.owner,
-        attempt_id=attempt_id,
-        request_uri=request_uri,
+    return launch(
         nodes=nodes,
         processes_per_node=processes,
         cpus=placement.cpus or amount.cpus,

@@ -47,16 +47,15 @@ KEPT_SECONDS: Final = 86_400
 
 def pod_manifest(launch: Launch, cluster: Cluster) -> Manifest:
     """Return the Pod of a launch of one node."""
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": _metadata(launch, cluster), "spec": pod_spec(launch, cluster)}
+
+
+def _metadata(launch: Launch, cluster: Cluster) -> Manifest:
     return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": launch.name,
-            "namespace": cluster.namespace,
-            "labels": labels_of(launch, cluster, queued=True),
-            "annotations": {REQUEST_ANNOTATION: launch.request_uri},
-        },
-        "spec": pod_spec(launch, cluster),
+        "name": launch.name,
+        "namespace": cluster.namespace,
+        "labels": labels_of(launch, cluster, queued=True),
+        "annotations": {REQUEST_ANNOTATION: launch.request_uri},
     }
 
 
@@ -71,12 +70,7 @@ def job_manifest(launch: Launch, cluster: Cluster) -> Manifest:
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": {
-            "name": launch.name,
-            "namespace": cluster.namespace,
-            "labels": labels_of(launch, cluster, queued=True),
-            "annotations": {REQUEST_ANNOTATION: launch.request_uri},
-        },
+        "metadata": _metadata(launch, cluster),
         "spec": {
             "completionMode": "Indexed",
             "completions": launch.nodes,

@@ -242,37 +242,36 @@ def _rank_of_cause(status: LaunchStatus) -> tuple[int, str]:
 
 def _ended(pod: Json, status: Json, terminated: Json | None) -> LaunchStatus:
     name = pod["metadata"]["name"]
-    facts = {"member": name, "node": pod.get("spec", {}).get("nodeName", ""), "started_at": status.get("startTime", "")}
+    facts: dict[str, Any] = {"member": name, "node": pod.get("spec", {}).get("nodeName", ""), "started_at": status.get("startTime", "")}
     facts["ended_at"] = (terminated or {}).get("finishedAt") or ""
     disruption = _disruption(status)
     exit_code = None if terminated is None else int(terminated.get("exitCode", 1))
     if exit_code == 0:
         return LaunchStatus(phase="ended", exit_code=0, words="ended with success", **facts)
+    facts |= {"exit_code": exit_code, "failed": (name,)}
     reason = status.get("reason") or ""
     if terminated is not None and terminated.get("reason") == OOM_KILLED:
         limit = memory_limit_bytes(pod)
         words = f"out of memory: killed at its limit of {size_text(limit)}" if limit else "out of memory"
-        return LaunchStatus(phase="ended", code="pod.oom", words=words, exit_code=exit_code, failed=(name,), **facts)
+        return LaunchStatus(phase="ended", code="pod.oom", words=words, **facts)
     said = str(status.get("message") or "")
     if reason == "Evicted" and OVER_ITS_LIMIT in said:
         words = f"wrote more than it may: {said}"[:MAX_WORDS_CHARS]
-        return LaunchStatus(phase="ended", code="pod.storage", words=words, exit_code=exit_code, failed=(name,), **facts)
+        return LaunchStatus(phase="ended", code="pod.storage", words=words, **facts)
     if disruption is not None or reason in PREEMPTIONS:
         notice: Json = disruption or {}
         why = " ".join(filter(None, [reason or notice.get("reason", ""), status.get("message") or notice.get("message", "")]))
         words = f"taken away: {why}"[:MAX_WORDS_CHARS]
-        return LaunchStatus(phase="ended", code="pod.preempted", words=words, exit_code=exit_code, failed=(name,), **facts)
+        return LaunchStatus(phase="ended", code="pod.preempted", words=words, **facts)
     if reason == "DeadlineExceeded":
-        return LaunchStatus(
-            phase="ended", code="pod.deadline", words="it ran longer than it may", exit_code=exit_code, failed=(name,), **facts
-        )
+        return LaunchStatus(phase="ended", code="pod.deadline", words="it ran longer than it may", **facts)
     text = str((terminated or {}).get("message") or status.get("message") or "")
     # torchrun ends its report with a rule.
     lines = [line.strip() for line in text.splitlines() if any(character.isalpha() for character in line)]
     cause = (terminated or {}).get("reason") or reason or "no reason given"
     words = f"exit code {exit_code} ({cause})" + (f": {lines[-1][:500]}" if lines else "")
     code = "pod.config" if cause in BAD_START else "pod.failed"
-    return LaunchStatus(phase="ended", code=code, words=words, exit_code=exit_code, failed=(name,), **facts)
+    return LaunchStatus(phase="ended", code=code, words=words, **facts)
 
 
 def _why_waiting(pod: Json, status: Json, waiting: Json) -> tuple[str, str]:
