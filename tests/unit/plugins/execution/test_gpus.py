@@ -68,5 +68,5 @@ def test_gpu_of_this_machine_is_known_without_torch(
 ) -> None:
     for name in files:
         (tmp_path / name).touch()
-    monkeypatch.setattr(gpus.importlib.metadata, "version", lambda _: build)
+    monkeypatch.setattr(gpus, "version_of", lambda _: build)
     assert local_gpus(folder=tmp_path, environ=environ) is expected
