@@ -135,7 +135,7 @@ def _unseen(
     except StoreError as err:
         if err.code not in GONE:
             raise
-        return everything, f"its dataset {digest} is gone, so nothing tells which of the test rows it was trained on"
+        return everything, f"its dataset {digest} is gone, so which test rows it was trained on is unknown: give promote.model another name"
     key = dataset.meta["split"]["key"]
     hashes = np.concatenate([np.empty(0, dtype=np.uint64), *_hashes(reader, test, key)])
     learned = (part for split in LEARNED_FROM for part in _hashes(theirs, theirs.numbers(split), key))
