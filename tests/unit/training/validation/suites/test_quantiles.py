@@ -50,6 +50,16 @@ def test_a_quantile_beside_infinite_numbers_is_a_number(share: float, expected: 
     assert found.status == "passed"
 
 
+def test_a_quantile_between_both_infinities_is_no_number_and_in_no_range() -> None:
+    ranges = {"quantiles": [0.5], "value_ranges": [[None, None]]}
+    arguments = {"column": "x", "quantile_ranges": ranges, "allow_relative_error": "linear"}
+    median = {"type": "expect_column_median_to_be_between", "kwargs": {"column": "x", "min_value": -5}}
+    quantile = {"type": "expect_column_quantile_values_to_be_between", "kwargs": arguments}
+    found = judged_frame([quantile, median], pd.DataFrame({"x": [-math.inf, math.inf]}))
+    assert [check.status for check in found] == ["failed"] * 2
+    assert found[0].observed == "quantiles [0.5], values [nan]"
+
+
 def test_a_rank_of_many_numbers_is_found_in_its_bin(tmp_path: Path) -> None:
     rng = np.random.default_rng(2)
     values = rng.permutation(np.concatenate([rng.normal(size=5_000), [-math.inf] * 30, [math.inf] * 40, [-0.0, 0.0]]))
