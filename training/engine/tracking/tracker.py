@@ -35,6 +35,9 @@ SEND_SECONDS: Final = 1.0
 OPEN_SECONDS: Final = 10.0
 """The run is made with the first metrics, or this long after the start: the client's import must not slow down a restored start."""
 RETRY_SECONDS: Final = 5.0
+NOTE_SECONDS: Final = 300.0
+"""By the wall clock, after which what MLflow may lack is recorded again. When a machine has slept, housekeeping takes a training that has
+not written since for killed, sends what there is, and deletes the record."""
 WRITE_LIMIT_SECONDS: Final = 10.0
 CLOSE_SECONDS: Final = 10.0
 MAX_PENDING: Final = 1_000_000
@@ -136,6 +139,8 @@ class Tracker:
         self._lost = 0
         self._backlog = ""
         """Name of what MLflow may lack of this attempt; empty until that is in the store."""
+        self._noted_at = 0.0
+        """Instant of that by the wall clock."""
         self._sent = 0
         """Number of the newest event of the journal of which MLflow has the point."""
         self._is_complete = not self._enabled
@@ -200,6 +205,8 @@ class Tracker:
     def _write(self) -> None:
         if not self._backlog:
             self._begin()
+        elif time.time() - self._noted_at >= NOTE_SECONDS:
+            self._note(self._backlog)
         if found := self._machine.sample_if_due():
             self.log(self._step, **found)
         while self._pending:
@@ -214,8 +221,12 @@ class Tracker:
         self._describe()
         self._writer.begin()
         self._sent, name = self._writer.last, backlog_name(self._writer.attempt, str(self._metrics))
-        self._journal.note(name, Backlog(after=self._sent))
+        self._note(name)
         self._backlog = name
+
+    def _note(self, name: str) -> None:
+        self._journal.note(name, Backlog(after=self._sent))
+        self._noted_at = time.time()
 
     def _send(self) -> None:
         is_due = self._writer.last > self._sent

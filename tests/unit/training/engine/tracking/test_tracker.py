@@ -220,6 +220,22 @@ def test_points_are_in_the_store_while_the_training_runs_and_mlflow_is_away(benc
     assert not tracker.close()
 
 
+def test_points_are_kept_after_housekeeping_took_a_training_that_had_slept_for_killed(bench: LoopBench, server: Server) -> None:
+    tracker, journal = tracker_of(bench), journal_of(bench)
+    tracker.log(1, loss=1.0)
+    while journal.run_id() is None:
+        threading.Event().wait(0.01)
+    deliver_if_reachable(journal)
+    assert journal.backlogs() == []
+    server.away = True
+    tracker._noted_at -= 3600
+    tracker.log(2, loss=2.0)
+    while not lacking(bench):
+        threading.Event().wait(0.01)
+    assert ("loss", 2.0, 2) in lacking(bench), "a process that is killed now loses nothing"
+    assert not tracker.close()
+
+
 def test_server_that_comes_back_gets_what_was_kept_without_another_attempt(
     bench: LoopBench, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
