@@ -8,6 +8,7 @@ import sqlite3
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -115,6 +116,22 @@ def reading(engine: Engine) -> Iterator[Session]:
     """
     with database_faults(), Session(engine.execution_options(**{ONLY_READS: True})) as session:
         yield session
+
+
+@contextmanager
+def writing(engine: Engine) -> Iterator[Session]:
+    """Open a session of one transaction, which is committed at the end; an exception undoes it.
+
+    Raises:
+        UnavailableError, DataError: as `database_faults`.
+    """
+    with database_faults(), Session(engine) as session, session.begin():
+        yield session
+
+
+def with_zone(instant: datetime) -> datetime:
+    """Return an instant of the database with its zone: SQLite keeps none, and all that is written is UTC."""
+    return instant if instant.tzinfo else instant.replace(tzinfo=UTC)
 
 
 def masked(url: URL) -> str:

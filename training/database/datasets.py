@@ -12,7 +12,7 @@ from sqlalchemy import CTE, Engine, Select, func, select
 from sqlalchemy.orm import Session
 
 from training.contracts import JsonObject
-from training.database.connect import database_faults, reading
+from training.database.connect import reading, with_zone, writing
 from training.database.schema import DatasetVersionRow
 from training.errors import DataError, DeniedError, shown
 from training.spec.scalar_types import free_text_fault
@@ -207,7 +207,7 @@ def deprecate(engine: Engine, pipeline: str, version: str, *, by: str, reason: s
     """
     check_reason(reason)
     known = find_dataset(engine, pipeline, version)
-    with database_faults(), Session(engine) as session, session.begin():
+    with writing(engine) as session:
         row = session.scalar(_wanted(pipeline, known.version).with_for_update())
         if row is None:
             raise DeniedError("snapshot.unknown", f"pipeline {pipeline} has no snapshot {shown(version)}", hint="list its versions")
@@ -253,14 +253,9 @@ def _dataset(row: DatasetVersionRow) -> Dataset:
         schema_hash=row.schema_hash,
         split=row.split_config,
         split_hash=row.split_config_hash,
-        created_at=_zoned(row.created_at),
+        created_at=with_zone(row.created_at),
         created_by=row.created_by,
-        deleted_at=None if row.deprecated_at is None else _zoned(row.deprecated_at),
+        deleted_at=None if row.deprecated_at is None else with_zone(row.deprecated_at),
         deprecated_by=row.deprecated_by,
         reason=row.deprecated_reason,
     )
-
-
-def _zoned(instant: datetime) -> datetime:
-    # SQLite returns UTC without a zone.
-    return instant if instant.tzinfo else instant.replace(tzinfo=UTC)

@@ -10,10 +10,9 @@ from typing import Any, Final
 from sqlalchemy import Engine, and_, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.orm import Session
 
 from training.contracts import JsonObject
-from training.database.connect import database_faults, reading
+from training.database.connect import reading, writing
 from training.database.schema import PipelineRow, PipelineRunRow
 
 QUEUED: Final = "queued"
@@ -78,13 +77,13 @@ def record_queued(engine: Engine, pipeline: str, run_id: str, parameters: JsonOb
     }
     is_ended = PipelineRunRow.state.not_in((QUEUED, RUNNING))
     statement = add(PipelineRunRow).values(run_id=f"{pipeline}:{run_id}", **row)
-    with database_faults(), Session(engine) as session, session.begin():
+    with writing(engine) as session:
         session.execute(statement.on_conflict_do_update(index_elements=[PipelineRunRow.run_id], set_=row, where=is_ended))
 
 
 def _record(engine: Engine, run: SettledRun) -> None:
     now = datetime.now(UTC)
-    with database_faults(), Session(engine) as session, session.begin():
+    with writing(engine) as session:
         session.merge(
             PipelineRow(
                 name=run.pipeline,
@@ -135,5 +134,5 @@ def note_state(engine: Engine, pipeline: str, run_id: str, state: str, *, noted:
     """
     wanted = PipelineRunRow.run_id == f"{pipeline}:{run_id}"
     ended_at = None if state == RUNNING else datetime.now(UTC)
-    with database_faults(), Session(engine) as session, session.begin():
+    with writing(engine) as session:
         session.execute(update(PipelineRunRow).where(wanted, PipelineRunRow.state == noted).values(state=state, ended_at=ended_at))

@@ -15,9 +15,8 @@ from typing import Any, Final
 
 from sqlalchemy import Engine, delete, func, select
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.orm import Session
 
-from training.database.connect import database_faults, reading
+from training.database.connect import reading, with_zone, writing
 from training.database.schema import RunMetricRow
 from training.errors import StoreError
 from training.store import Bucket
@@ -49,13 +48,13 @@ def copy_points(engine: Engine, bucket: Bucket, pipeline: str, run_id: str) -> i
         row = session.scalar(newest)
     number = 0 if row is None else row.number
     if row is not None and _has_begun_again(journal, row):
-        with database_faults(), Session(engine) as session, session.begin():
+        with writing(engine) as session:
             session.execute(delete(RunMetricRow).where(RunMetricRow.run_id == key))
         number = 0
     add = postgresql.insert if engine.dialect.name == "postgresql" else sqlite.insert
     rows = (_row(key, point) for point in journal.after(number))
     while added := list(islice(rows, ROWS)):
-        with database_faults(), Session(engine) as session, session.begin():
+        with writing(engine) as session:
             session.execute(add(RunMetricRow).on_conflict_do_nothing(), added)
         num_added += len(added)
     return num_added
@@ -98,7 +97,7 @@ def delete_expired(engine: Engine, bucket: Bucket, *, before: datetime) -> int:
     num_rows = 0
     for run_id in sorted(candidates):
         # A transaction for each: others write in between.
-        with database_faults(), Session(engine) as session, session.begin():
+        with writing(engine) as session:
             num_rows += session.scalar(select(func.count()).where(RunMetricRow.run_id == run_id)) or 0
             session.execute(delete(RunMetricRow).where(RunMetricRow.run_id == run_id))
     return num_rows
@@ -110,9 +109,7 @@ def _has_begun_again(journal: MetricJournal, newest: RunMetricRow) -> bool:
     if point is None:
         return bool(journal.places())
     row = _row(newest.run_id, point)
-    # SQLite returns UTC without a zone.
-    logged_at = newest.logged_at if newest.logged_at.tzinfo else newest.logged_at.replace(tzinfo=UTC)
-    found = (newest.number, newest.metric_name, newest.step, logged_at)
+    found = (newest.number, newest.metric_name, newest.step, with_zone(newest.logged_at))
     return found != (row["number"], row["metric_name"], row["step"], row["logged_at"])
 
 

@@ -16,10 +16,9 @@ from datetime import UTC, datetime
 from typing import Final
 
 from sqlalchemy import Engine, select
-from sqlalchemy.orm import Session
 
 from training.contracts import canonical_json
-from training.database.connect import database_faults, reading
+from training.database.connect import reading, writing
 from training.database.datasets import note_erased
 from training.database.schema import ErasureRow
 from training.errors import DeniedError
@@ -143,7 +142,7 @@ def _note(engine: Engine, store: Store, found: HeldRows, weights: set[str], orde
     digests: dict[str, list[str]] = {"part": sorted(found.parts)}
     for digest, holder in sorted({**found.holders, **{digest: found.weights[digest] for digest in weights}}.items()):
         digests.setdefault(holder.kind, []).append(digest)
-    with database_faults(), Session(engine) as session, session.begin():
+    with writing(engine) as session:
         note_erased(session, digests.get("snapshot", []), by=order.by, reason=order.reason)
         session.add(
             ErasureRow(

@@ -22,7 +22,7 @@ from training.errors import DeniedError, UnavailableError
 from training.evaluation.record import FILE, EvaluationRecord
 from training.registry.gates.judging import CanaryDecision, decide, judge_canary
 from training.registry.ledger import retraining
-from training.registry.ledger.decisions import approved_findings, record_candidate, settle_canary, settlement
+from training.registry.ledger.decisions import approved_findings, numbered, record_candidate, settle_canary, settlement
 from training.registry.ledger.ledger import AliasHolder, Entry, Ledger, ModelAliases
 from training.registry.ledger.reasons import SIMULATED, Reason, all_words, headline, reason_line
 from training.registry.ledger.semver import Recipe, semantic_version
@@ -69,7 +69,7 @@ def work(context: StageContext) -> StageOutput:
         note_decision(kept.evidence.get("mlflow_run_id"), kept)
     for reason in _readable(kept):
         logger.info("%s", reason_line(reason))
-    logger.info("version %s of %s: %s, %s", _named(kept), model, kept.outcome, kept.action)
+    logger.info("version %s of %s: %s, %s", numbered(kept), model, kept.outcome, kept.action)
     record, scalars = _decided(kept, standing)
     return context.store_artifact("decision", {}, record, scalars)
 
@@ -359,10 +359,6 @@ def _versions_of_aliases(standing: ModelAliases) -> dict[str, str | None]:
         "champion_version": None if standing.champion is None else standing.champion.version,
         "canary_version": None if standing.canary is None else standing.canary.version,
     }
-
-
-def _named(entry: Entry) -> str:
-    return f"{entry.version} ({entry.semantic_version})" if entry.semantic_version else entry.version
 
 
 if __name__ == "__main__":

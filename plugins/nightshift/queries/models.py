@@ -82,18 +82,14 @@ def version(ledger: Ledger, name: str, wanted: str, may: May) -> ModelVersion:
     history = ledger.outline(name)
     weights = weights_named(ledger, history, wanted, name)
     about = [summary_of(entry) for entry in reversed(history) if entry.weights_digest == weights]
-    standing, place = ledger.standing(name), ledger.registrations(name).get(weights)
-    holders = {"champion": standing.champion, "canary": standing.canary}
-    alias = next((alias for alias, holder in holders.items() if holder is not None and holder.weights_digest == weights), None)
-    return ModelVersion.model_validate(
-        {
-            "model": name,
-            "version": about[0].version if place is None else place.number,
-            "semantic_version": about[0].semantic_version,
-            "weights_digest": weights,
-            "alias": alias,
-            "decisions": about,
-        },
+    place = ledger.registrations(name).get(weights)
+    return ModelVersion(
+        model=name,
+        version=about[0].version if place is None else place.number,
+        semantic_version=about[0].semantic_version,
+        weights_digest=weights,
+        alias=ledger.standing(name).alias_of(weights),
+        decisions=about,
     )
 
 

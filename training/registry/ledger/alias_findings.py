@@ -10,9 +10,8 @@ from typing import Literal
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from training.database.connect import connect, database_faults, reading
+from training.database.connect import connect, reading, with_zone, writing
 from training.database.schema import RegistryFindingRow
-from training.registry.ledger.entries import with_zone
 
 Kind = Literal["former_champion", "not_decided", "missing"]
 """The alias serves an earlier champion, and stays for a day; it served what the ledger never decided, and was set back; the version that
@@ -55,7 +54,7 @@ class RecordedFindings:
 
     def see(self, model: str, alias: str, kind: Kind, *, served: str, words: str, now: datetime) -> RecordedFinding:
         """Note what is found; the same one that is open already stays the first."""
-        with database_faults(), Session(self._engine) as session, session.begin():
+        with writing(self._engine) as session:
             same = select(RegistryFindingRow).where(RegistryFindingRow.model == model, RegistryFindingRow.alias == alias)
             same = same.where(RegistryFindingRow.ended_at.is_(None), RegistryFindingRow.kind == kind, RegistryFindingRow.served == served)
             row = session.scalar(same.order_by(RegistryFindingRow.id))
@@ -69,7 +68,7 @@ class RecordedFindings:
     def end(self, model: str, *, now: datetime, but: Sequence[int] = ()) -> None:
         """Note that all findings of a model have ended, except those of these numbers."""
         ended = update(RegistryFindingRow).where(RegistryFindingRow.model == model, RegistryFindingRow.ended_at.is_(None))
-        with database_faults(), Session(self._engine) as session, session.begin():
+        with writing(self._engine) as session:
             session.execute(ended.where(RegistryFindingRow.id.not_in(but)).values(ended_at=now))
 
     def to_announce(self) -> list[RecordedFinding]:
@@ -80,7 +79,7 @@ class RecordedFindings:
 
     def note_announced(self, numbers: Sequence[int], *, now: datetime) -> None:
         """Note that alerts were sent."""
-        with database_faults(), Session(self._engine) as session, session.begin():
+        with writing(self._engine) as session:
             session.execute(update(RegistryFindingRow).where(RegistryFindingRow.id.in_(numbers)).values(announced_at=now))
 
 

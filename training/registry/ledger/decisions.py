@@ -71,7 +71,7 @@ def record_candidate(
         decided_by=decided_by,
     )
     standing = ledger.standing(model)
-    alias = _alias_of(standing, holder.weights_digest)
+    alias = standing.alias_of(holder.weights_digest)
     if alias is not None and outcome in ("accepted", REQUEST) and ledger.decision(model, key) is None:
         # Measured once more, by a forced run: it has what it won.
         words = f"the candidate is the {alias}: same weights, nothing moves"
@@ -223,9 +223,9 @@ def roll_back(
         raise DeniedError("rollback.nothing", f"{shown(model)} has no champion", hint=f"models: {', '.join(ledger.models()) or 'none'}")
     target = find_version(ledger, history, to, model) if to else _previous(ledger, history, model)
     if target.weights_digest == standing.champion.weights_digest:
-        raise DeniedError("rollback.same", f"version {_named(target)} is the champion of {model} already")
+        raise DeniedError("rollback.same", f"version {numbered(target)} is the champion of {model} already")
     if target.weights_digest not in former_champions(history):
-        message = f"version {_named(target)} of {model} was never champion: a rollback goes back to what was, and around no gate"
+        message = f"version {numbered(target)} of {model} was never champion: a rollback goes back to what was, and around no gate"
         raise DeniedError("rollback.never_champion", message, hint="evaluate it again, or approve its request")
     expected = standing.revision if expected_revision is None else expected_revision
     entry = Entry(
@@ -236,7 +236,7 @@ def roll_back(
         semantic_version=target.semantic_version,
         action="rolled_back",
         outcome="rolled_back",
-        reasons=[Reason.said("rollback", f"from version {_named(standing.champion)}: {reason}")],
+        reasons=[Reason.said("rollback", f"from version {numbered(standing.champion)}: {reason}")],
         evidence={
             HOLDER: target.to_json(),
             "from": standing.champion.to_json(),
@@ -300,7 +300,7 @@ def weights_named(ledger: Ledger, history: Sequence[Entry], name: str, model: st
         raise DeniedError("version.ambiguous", message, hint="give the semantic version, or the digest of the weights")
     if not found:
         known = {entry.weights_digest: entry for entry in history}
-        named = ", ".join(_named(entry) for entry in list(known.values())[-MAX_NAMED_VERSIONS:])
+        named = ", ".join(numbered(entry) for entry in list(known.values())[-MAX_NAMED_VERSIONS:])
         raise DeniedError("version.unknown", f"{model} has no version {shown(name)} in the ledger", hint=f"known: {named or 'none'}")
     return next(iter(found))
 
@@ -332,12 +332,6 @@ def _is_later(request: Entry, holder: AliasHolder) -> bool:
     return holder.as_of < asked <= datetime.now(UTC)
 
 
-def _alias_of(standing: ModelAliases, weights_digest: str) -> str | None:
-    """Return the alias that these weights hold."""
-    holders = {"champion": standing.champion, "canary": standing.canary}
-    return next((alias for alias, holder in holders.items() if holder is not None and holder.weights_digest == weights_digest), None)
-
-
 def _with_move(entry: Entry, standing: ModelAliases) -> tuple[Entry, Move]:
     """Return the entry and the move that gives its version an alias, from the revision that it was measured against."""
     holder = replace(holder_of(entry), since=_now())
@@ -367,7 +361,8 @@ def _previous(ledger: Ledger, history: Sequence[Entry], model: str) -> AliasHold
     return holder_of(with_evidence(ledger, line[-2]))
 
 
-def _named(holder: AliasHolder | Entry) -> str:
+def numbered(holder: AliasHolder | Entry) -> str:
+    """Return a version by MLflow's number of then, and by its semantic version."""
     return f"{holder.version} ({holder.semantic_version})" if holder.semantic_version else holder.version
 
 

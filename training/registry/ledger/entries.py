@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Final, Self
+from typing import Any, Final, Literal, Self
 
 from sqlalchemy import Row
 
 from training.contracts import Instant, canonical_json, instant_of, instant_text, json_number, sha256_hex
+from training.database.connect import with_zone
 from training.database.schema import LedgerDecisionRow, RunningMirror
 from training.registry.ledger.reasons import Reason
 
@@ -72,6 +73,12 @@ class ModelAliases:
     """How many decisions about the model, the oldest ones, MLflow shows."""
     mirrors: Mapping[str, RunningMirror] = field(default_factory=dict)
     """Processes that may be writing to MLflow: name to `revision`, the one that each began at, and `since`, ISO 8601."""
+
+    def alias_of(self, weights_digest: str) -> Literal["champion", "canary"] | None:
+        """Return the alias that these weights hold."""
+        if self.champion is not None and self.champion.weights_digest == weights_digest:
+            return "champion"
+        return "canary" if self.canary is not None and self.canary.weights_digest == weights_digest else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -165,8 +172,3 @@ def entry_of(row: LedgerDecisionRow | Row[Any], evidence: Mapping[str, Any] | No
         revision=row.revision,
         deleted_at=None if row.deleted_at is None else with_zone(row.deleted_at),
     )
-
-
-def with_zone(instant: datetime) -> datetime:
-    """Return an instant of the database with its zone: SQLite keeps none, and all that is written is UTC."""
-    return instant if instant.tzinfo else instant.replace(tzinfo=UTC)

@@ -12,7 +12,7 @@ from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from training.contracts import MAX_CLOCK_SKEW, instant_text
-from training.database.connect import connect, database_faults, reading
+from training.database.connect import connect, reading, with_zone, writing
 from training.database.schema import LedgerDecisionRow, ModelPipelineRow, ModelStandingRow, RegisteredVersionRow
 from training.errors import DeniedError
 from training.registry.ledger.entries import (
@@ -24,7 +24,6 @@ from training.registry.ledger.entries import (
     decision_key,
     entry_of,
     name_of,
-    with_zone,
 )
 from training.registry.ledger.reasons import Reason, all_words
 from training.registry.ledger.rows import add_decision, decision_row, endings, locked_standing, open_request_rows, outlined
@@ -165,7 +164,7 @@ class Ledger:
         So a reader of a later revision also reads the notes of all processes that may still write an earlier one.
         """
         name = secrets.token_hex(8)
-        with database_faults(), Session(self.engine) as session, session.begin():
+        with writing(self.engine) as session:
             row = locked_standing(session, model)
             if row.revision != revision:
                 return None
@@ -179,7 +178,7 @@ class Ledger:
             name: of the note that `begin_mirror` made; it goes, with those of other processes that are long dead.
         """
         abandoned = datetime.now(UTC) - ABANDONED_AFTER
-        with database_faults(), Session(self.engine) as session, session.begin():
+        with writing(self.engine) as session:
             row = locked_standing(session, model)
             row.mirrored_revision = max(row.mirrored_revision, revision)
             row.mirrored_decisions = max(row.mirrored_decisions, decisions)
@@ -194,7 +193,7 @@ class Ledger:
 
     def note_registration(self, model: str, weights_digest: str, found: MLflowRegistration | None) -> None:
         """Note where MLflow has these weights; None: nowhere. The standing does not move by it."""
-        with database_faults(), Session(self.engine) as session, session.begin():
+        with writing(self.engine) as session:
             if found is None:
                 this = (RegisteredVersionRow.model == model, RegisteredVersionRow.weights_digest == weights_digest)
                 session.execute(delete(RegisteredVersionRow).where(*this))
@@ -214,7 +213,7 @@ class Ledger:
                 version whose weights retention has deleted. Nothing is recorded.
             UnavailableError: `database.unavailable`.
         """
-        with database_faults(), Session(self.engine) as session, session.begin():
+        with writing(self.engine) as session:
             standing = locked_standing(session, entry.model)
             known = decision_row(session, entry.model, entry.key)
             if known is not None:

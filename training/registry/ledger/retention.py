@@ -10,7 +10,7 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from training.contracts import sha256_hex
-from training.database.connect import connect, database_faults, reading
+from training.database.connect import connect, reading, with_zone, writing
 from training.database.schema import DatasetVersionRow, LedgerDecisionRow
 from training.registry.ledger.alias_findings import open_served
 from training.registry.ledger.decisions import CHAMPIONS, HOLDER
@@ -80,9 +80,9 @@ class LedgerRoots:
         gone = {key: uri for uri in uris for key in content_keys(uri)}
         stay: set[str] = set()
         for model in self._ledger.models():
-            with database_faults(), Session(connect(self._url)) as session, session.begin():
+            with writing(connect(self._url)) as session:
                 stay |= {gone[key] for key in _release(session, model, set(gone))}
-        with database_faults(), Session(connect(self._url)) as session, session.begin():
+        with writing(connect(self._url)) as session:
             rows = session.scalars(select(DatasetVersionRow).where(DatasetVersionRow.deprecated_at.is_(None)))
             for row in rows:
                 if any(key in gone and gone[key] not in stay for key in content_keys(row.storage_uri)):
@@ -124,9 +124,8 @@ def _release(session: Session, model: str, gone: set[str]) -> set[str]:
 
 
 def _instant(instant: datetime) -> str:
-    # SQLite returns UTC without a zone, PostgreSQL with that of its session.
-    zoned = instant if instant.tzinfo else instant.replace(tzinfo=UTC)
-    return zoned.astimezone(UTC).isoformat(timespec="microseconds")
+    # PostgreSQL returns it with the zone of its session.
+    return with_zone(instant).astimezone(UTC).isoformat(timespec="microseconds")
 
 
 def _named(entry: Entry) -> Iterator[str]:

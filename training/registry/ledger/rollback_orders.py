@@ -7,10 +7,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from sqlalchemy.orm import Session
-
 from training.contracts import canonical_json, sha256_hex
-from training.database.connect import connect, database_faults, reading
+from training.database.connect import connect, reading, writing
 from training.database.schema import RollbackOrderRow
 
 ID_CHARS = 32
@@ -39,7 +37,7 @@ def place(order: RollbackOrder, database_url: str | None = None) -> str:
     Raises:
         UnavailableError: `database.unavailable`.
     """
-    with database_faults(), Session(connect(database_url)) as session, session.begin():
+    with writing(connect(database_url)) as session:
         session.merge(
             RollbackOrderRow(
                 order_id=order.order_id,

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from sqlalchemy import select
-from sqlalchemy.orm import Session
 
 from training.contracts import JsonObject, canonical_json
-from training.database.connect import connect, database_faults
+from training.database.connect import connect, writing
 from training.database.schema import ModelVersionRow
 from training.registry.ledger.rows import locked_standing
 
@@ -41,7 +40,7 @@ def semantic_version(model: str, weights_digest: str, recipe: Recipe, database_u
     Raises:
         UnavailableError: `database.unavailable`.
     """
-    with database_faults(), Session(connect(database_url)) as session, session.begin():
+    with writing(connect(database_url)) as session:
         locked_standing(session, model)
         versions = list(session.scalars(select(ModelVersionRow).where(ModelVersionRow.model == model).order_by(ModelVersionRow.id)))
         for version in versions:
