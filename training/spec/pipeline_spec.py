@@ -16,6 +16,7 @@ from training.spec.scalar_types import (
     Day,
     FreeText,
     Line,
+    Many,
     Name,
     PositiveDuration,
     Section,
@@ -72,7 +73,7 @@ class Email(Section):
 class Alerts(Section):
     """What is announced, and where."""
 
-    on: Annotated[tuple[Event, ...], Field(strict=False)] = (
+    on: Many[Event] = (
         "failure",
         "deadline",
         "rejected",
@@ -108,7 +109,7 @@ class PipelineSpec(Section):
     """What is predicted and for whom; its first line is the description of the DAG."""
     owner: Line
     """Of the DAG and of the runs in MLflow; in a cluster, queues are assigned by it."""
-    tags: Annotated[tuple[Annotated[str, Field(min_length=1, max_length=100), ONE_LINE], ...], Field(strict=False)] = ()
+    tags: Many[Annotated[str, Field(min_length=1, max_length=100), ONE_LINE]] = ()
     """Of the DAG."""
     schedule: Annotated[str, Field(max_length=200)] | None = None
     """Cron with five fields; absent: started by hand only."""

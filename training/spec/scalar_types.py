@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from datetime import date, datetime, time, timedelta
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -46,6 +46,7 @@ _TIME = re.compile(r"([01]\d|2[0-3]):([0-5]\d)", re.ASCII)
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _NOT_IN_A_LINE = re.compile(f"[{CONTROLS}]")
 _NOT_IN_A_TEXT = re.compile(rf"(?![\n\t])[{CONTROLS}]")
+Item = TypeVar("Item")
 FROZEN: Final = "frozen"
 """Validation context of a spec that was accepted before: the distribution that adds a source's kind may be missing where it is read."""
 
@@ -214,6 +215,9 @@ ONE_LINE: Final = _printable(_NOT_IN_A_LINE)
 FreeText = Annotated[str, _printable(_NOT_IN_A_TEXT)]
 """What a user writes for other users to read, of several lines: a reason, a note, a description."""
 Line = Annotated[str, Field(min_length=1, max_length=200), ONE_LINE]
+Many = Annotated[tuple[Item, ...], Field(strict=False)]
+"""A list of a YAML file, which nothing changes once it is read."""
+Seed = Annotated[int, Field(ge=0, le=2**31 - 1)]
 SourceName = Annotated[str, Field(max_length=500), ONE_LINE]
 """A column's name at its source: any text on one line, also none, as pandas calls the index in a CSV file."""
 

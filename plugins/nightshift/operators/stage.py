@@ -79,6 +79,14 @@ class StageOperator(BaseOperator):
             InfrastructureError: it was stopped, the cluster does not answer, or a newer attempt has the work.
             TaskDeferred: the stage runs without the task; the triggerer waits for it.
         """
+        return self._done(context)
+
+    @waiting_for_database()
+    def trigger_reentry(self, context: Context, event: dict[str, JsonValue], work_id: str = "") -> dict[str, JsonValue]:
+        """Continue with the trigger's event after the task was deferred; as `execute`."""
+        return self._done(context, event, work_id)
+
+    def _done(self, context: Context, event: JsonObject | None = None, work_id: str = "") -> dict[str, JsonValue]:
         run = _identity(context)
         self.pipeline = run.dag_id
         with noted_failure(context, AirflowFailException, StageFailedError, InfrastructureError), task_errors():
@@ -88,20 +96,10 @@ class StageOperator(BaseOperator):
                 self.log.info("the run judges a model from outside: there is no %s", self.stage)
                 return {}
             self.model_name = resolved.spec.promote.model
-            work = self.work(context, resolved, settings)
-            found = self.run_stage(context, run, resolved, work, settings)
-        return self.finish(context, found, run)
-
-    @waiting_for_database()
-    def trigger_reentry(self, context: Context, event: dict[str, JsonValue], work_id: str = "") -> dict[str, JsonValue]:
-        """Continue with the trigger's event after the task was deferred; as `execute`."""
-        run = _identity(context)
-        self.pipeline = run.dag_id
-        with noted_failure(context, AirflowFailException, StageFailedError, InfrastructureError), task_errors():
-            settings = Settings.from_environment()
-            resolved = self.resolved(context)
-            self.model_name = resolved.spec.promote.model
-            work = work_at(resolved.store.work_folder(resolved.spec.name, self.stage, work_id))
+            if event is None:
+                work = self.work(context, resolved, settings)
+            else:
+                work = work_at(resolved.store.work_folder(resolved.spec.name, self.stage, work_id))
             found = self.run_stage(context, run, resolved, work, settings, event=event)
         return self.finish(context, found, run)
 

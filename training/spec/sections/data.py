@@ -19,10 +19,12 @@ from training.spec.scalar_types import (
     ColumnName,
     Duration,
     Line,
+    Many,
     Name,
     PositiveDuration,
     Scalar,
     Section,
+    Seed,
     Setting,
     SourceName,
     Suite,
@@ -43,7 +45,6 @@ StoredAs = Literal["int96_utc", "decimal"]
 Kind = Annotated[Name, WithJsonSchema({"enum": list(SOURCES.built_in)})]
 """A kind of source: of training/sources/kinds/, or of an entry point of the group `nightshift.sources`."""
 
-Columns = Annotated[tuple[ColumnName, ...], Field(strict=False)]
 
 MAX_COLUMNS: Final = 2000
 
@@ -132,7 +133,7 @@ class Sample(Section):
 
     share: Annotated[float, Field(gt=0, lt=1)]
     """Of the rows that `where` selects: 0.1 is about a tenth."""
-    seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+    seed: Seed = 0
     """Another seed gives another sample. Unit: none."""
 
 
@@ -211,11 +212,11 @@ class PipelineSource(Table):
     """Rows this long before the window are read too. `data.windows` look at them; they are in no split. Example: `28d`."""
     wait: Duration = Field(default="0s", validate_default=True)
     """A late partition of any table is waited for this long, then the run fails."""
-    key: Annotated[Columns, Field(min_length=1)]
+    key: Annotated[Many[ColumnName], Field(min_length=1)]
     """Columns that together identify a row."""
     columns: Annotated[dict[ColumnName, Column], Field(min_length=1, max_length=MAX_COLUMNS)]
     """The columns that are read."""
-    ignore: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    ignore: Many[str] = ()
     """Columns of the file that are not read, by their names there."""
     derive: dict[ColumnName, SourceDerived] = Field(default_factory=dict)
     """Columns that are computed when the table is read, and stored in the snapshot."""
@@ -225,7 +226,7 @@ class PipelineSource(Table):
     """Boolean column, with `newest_by`: true where the row is deleted from then on. Example: `is_deleted`."""
     where: Where | None = None
     sample: Sample | None = None
-    union: Annotated[tuple[UnionTable, ...], Field(strict=False)] = ()
+    union: Many[UnionTable] = ()
     """Further tables, whose rows are rows of the main table; keys are unique over all of them."""
 
     @property
@@ -269,7 +270,7 @@ class FeatureTable(Table):
     """Great Expectations suite that the table must pass: its file below expectations/."""
     columns: Annotated[dict[ColumnName, JoinedColumn], Field(min_length=1, max_length=MAX_COLUMNS)]
     """The columns that are read and joined."""
-    ignore: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    ignore: Many[str] = ()
     """Columns of the file that are not read, by their names there."""
 
     @property
@@ -310,7 +311,7 @@ class Split(Section):
     values: dict[Literal["train", "validation", "test"], Annotated[tuple[Scalar, ...], Field(strict=False, min_length=1)]] | None = None
     """Of `column`: the values of each split's rows, `{test: [2025]}`; absent: train, validation, test.
     Example: `{train: [2023, 2024], validation: [2025], test: [2026]}`."""
-    seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+    seed: Seed = 0
     """Of `random`, `group` and `stratified`: another seed makes another division. Unit: none."""
     end: SplitEnd = "window"
     """Where the test split (every split, where `by` is not `time`) ends: at the window's end, where labels are complete
@@ -321,7 +322,7 @@ class Data(Section):
     """Which tables are read, how they are joined, what is predicted, and how the rows are divided."""
 
     source: PipelineSource
-    features: Annotated[tuple[FeatureTable, ...], Field(strict=False)] = ()
+    features: Many[FeatureTable] = ()
     """Tables that are joined to the main one."""
     windows: Annotated[dict[ColumnName, Window], Field(max_length=MAX_COLUMNS)] = Field(default_factory=dict)
     """Columns of the joined frame that are made of earlier rows: lags, rolling functions, the time since the last row."""

@@ -7,7 +7,12 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from training.spec.key_types import TimeZone
-from training.spec.scalar_types import ColumnName, Line, Section
+from training.spec.scalar_types import (
+    ColumnName,
+    Line,
+    Many,
+    Section,
+)
 
 ColumnType = Literal["boolean", "int8", "int16", "int32", "int64", "float", "double", "string", "date", "timestamp"]
 """As Arrow names them; `float` has 32 bits, `double` 64; a timestamp is UTC in microseconds once it is read."""
@@ -44,7 +49,7 @@ class SourceDerived(Derived):
     twice: Literal["first", "second", "in_order"] | None = None
     """Which of its two instants a time stands for that the clock shows twice; `in_order`: rows are in the order of time, and the second
     hour begins where their times fall. Absent: such times are refused. Example: `in_order`."""
-    by: Annotated[tuple[ColumnName, ...], Field(strict=False)] = ()
+    by: Many[ColumnName] = ()
     """Of `in_order`: rows are in order for each value of these columns. Example: `[area]`."""
     missing: Literal["refuse", "shift"] = "refuse"
     """A time that the clock never shows is refused, or moved forward by the change."""

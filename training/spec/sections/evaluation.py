@@ -9,7 +9,14 @@ from pydantic import Field
 
 from training.spec.descriptors.gate_descriptor import GateDescriptor, Severity
 from training.spec.descriptors.metrics import is_metric
-from training.spec.scalar_types import ColumnName, Line, PositiveDuration, Section, Setting
+from training.spec.scalar_types import (
+    ColumnName,
+    Line,
+    Many,
+    PositiveDuration,
+    Section,
+    Setting,
+)
 
 Task = Literal["ranking", "binary", "multiclass", "regression", "language"]
 Gain = Literal["linear", "exponential"]
@@ -97,7 +104,7 @@ class Evaluate(Section):
     """Of the interval whose lower end must be above zero. Unit: share, 0 to 1."""
     block: PositiveDuration = Field(default="1d", validate_default=True)
     """The shortest block of time that counts as one observation in that interval; the rows may require longer ones."""
-    slices: Annotated[tuple[ColumnName, ...], Field(strict=False)] = ()
+    slices: Many[ColumnName] = ()
     """Columns by whose values the primary metric is also computed."""
     slice_pairs: bool = True
     """Also the pairs of those columns."""
@@ -106,10 +113,10 @@ class Evaluate(Section):
     slice_drop: Annotated[float, Field(ge=0, le=1e6)] | None = None
     """How much worse than the champion any slice may be, in the primary metric's units; absent: reported, not gated; needs `slices`.
     Unit: of the primary metric."""
-    sensitive: Annotated[tuple[ColumnName, ...], Field(strict=False)] = ()
+    sensitive: Many[ColumnName] = ()
     """Columns between whose values fairness is measured."""
     fairness: Fairness = Field(default_factory=Fairness)
-    entities: Annotated[tuple[ColumnName, ...], Field(strict=False)] = ()
+    entities: Many[ColumnName] = ()
     """Columns that together identify the entity of a row; absent: the source's key."""
     latency_ms: LatencyLimits = Field(default_factory=LatencyLimits)
     checks: Checks = Field(default_factory=Checks)

@@ -6,7 +6,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from training.spec.scalar_types import ColumnName, Scalar, Section
+from training.spec.scalar_types import (
+    ColumnName,
+    Many,
+    Scalar,
+    Section,
+)
 from training.spec.sections.data import MAX_COLUMNS
 from training.spec.sections.derived import Derived
 from training.sql.analysis import in_order_of_use
@@ -35,7 +40,7 @@ class Feature(Section):
     top: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
     """Of `category`: only so many of the most frequent values have an id of their own; all others, also those never seen, have one
     together. Absent: each value has its own, up to `max_categories`. Unit: values. Example: `1000`."""
-    parts: Annotated[tuple[DatetimePart, ...], Field(strict=False)] = ()
+    parts: Many[DatetimePart] = ()
     """Of `datetime`: what the model sees of the instant, on the clock of the pipeline's `timezone`; each part is an input of its own.
     Example: `[hour, day_of_week]`."""
     form: Literal["number", "id", "cyclic"] | None = None

@@ -11,7 +11,17 @@ from training.spec.descriptors.families import FAMILIES
 from training.spec.key_types import AUTO, ClassWeight, OrAuto, OrDuration
 from training.spec.layout import Layout, fitted
 from training.spec.registry import with_defaults
-from training.spec.scalar_types import Bytes, Digest, Line, Name, PositiveDuration, Section, Setting, refusal
+from training.spec.scalar_types import (
+    Bytes,
+    Digest,
+    Line,
+    Name,
+    PositiveDuration,
+    Section,
+    Seed,
+    Setting,
+    refusal,
+)
 
 DEFAULT_BATCH_SIZE: Final = 1024
 """Of a class of one's own."""
@@ -105,7 +115,7 @@ class Train(Section):
 
     model: Line
     """A family of training/models/, or `package.module:Class` of an allowed package."""
-    seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+    seed: Seed = 0
     """Of the initial weights, the order of rows, and all random numbers of the training. Unit: none."""
     epochs: Annotated[int, Field(ge=1, le=100_000)] = 1
     """Passes over the training rows; boosting rounds for trees. Required, but for `sklearn`, which has none. Unit: epochs."""

@@ -6,7 +6,16 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from training.spec.scalar_types import Line, PositiveDuration, Scalar, Section, in_yaml, refusal
+from training.spec.scalar_types import (
+    Line,
+    Many,
+    PositiveDuration,
+    Scalar,
+    Section,
+    Seed,
+    in_yaml,
+    refusal,
+)
 
 
 class SearchSpace(Section):
@@ -16,7 +25,7 @@ class SearchSpace(Section):
     """[low, high], both included. Unit: of the parameter."""
     int_: Annotated[tuple[int, int], Field(strict=False)] | None = Field(default=None, alias="int")
     """[low, high], both included, whole numbers. Unit: of the parameter."""
-    choices: Annotated[tuple[Scalar, ...], Field(strict=False)] | None = None
+    choices: Many[Scalar] | None = None
     """The values that are tried."""
     log: bool = False
     """Equal chances for equal ratios."""
@@ -71,7 +80,7 @@ class Tune(Section):
     """What ends trials early that are worse than others at the same epoch."""
     objective: Line = "validation_loss"
     """`validation_loss`, or a metric of the task, over the validation rows."""
-    seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+    seed: Seed = 0
     """Of the sampler. Unit: none."""
     patience: Annotated[int, Field(ge=1, le=10_000)] | None = None
     """Finished trials without a better one after which the study ends. Unit: trials."""

@@ -7,7 +7,14 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from training.spec.scalar_types import ColumnName, Duration, Name, PositiveDuration, Section
+from training.spec.scalar_types import (
+    ColumnName,
+    Duration,
+    Many,
+    Name,
+    PositiveDuration,
+    Section,
+)
 
 WindowKind = Literal["lag", "rolling", "since_last"]
 WindowFunction = Literal["sum", "mean", "min", "max", "count", "std", "distinct"]
@@ -24,7 +31,7 @@ class Window(Section):
     """`lag`: an earlier value. `rolling`: a function of earlier values. `since_last`: seconds from the last row to the decision."""
     table: Name | None = None
     """Whose rows: a feature table with an `event_time`. Absent: the main table."""
-    by: Annotated[tuple[ColumnName, ...], Field(strict=False)] | None = None
+    by: Many[ColumnName] | None = None
     """Columns of the main table: rows with equal values belong together; `[]`: all rows do. A feature table's key is its `on`."""
     column: ColumnName | None = None
     """Of the table. `count` counts its values; without it, rows."""

@@ -15,7 +15,15 @@ from training.installation import Variable
 from training.spec import PipelineSpec
 from training.spec.reader.problems import in_order, problem_at, problems_of
 from training.spec.reader.yaml import Document, read_document
-from training.spec.scalar_types import Bytes, Line, PositiveDuration, Section, in_yaml, refusal
+from training.spec.scalar_types import (
+    Bytes,
+    Line,
+    Many,
+    PositiveDuration,
+    Section,
+    in_yaml,
+    refusal,
+)
 from training.stage_table import ALL_STAGES, TABLE
 
 VARIABLE: Final = "NIGHTSHIFT_KUBERNETES"
@@ -68,7 +76,7 @@ class Nodes(Section):
 
     node_selector: dict[str, str] = Field(default_factory=dict)
     """Labels that a node must have."""
-    tolerations: Annotated[tuple[Toleration, ...], Field(strict=False)] = ()
+    tolerations: Many[Toleration] = ()
     """Taints that a node may have."""
 
 
@@ -90,7 +98,7 @@ class Cluster(Section):
     """For stages with GPUs; absent: `image`."""
     pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
     """Of the image, as Kubernetes' `imagePullPolicy`."""
-    pull_secrets: Annotated[tuple[KubernetesName, ...], Field(strict=False)] = ()
+    pull_secrets: Many[KubernetesName] = ()
     """Secrets of the namespace with the accounts of registries (`imagePullSecrets`). Example: `[registry]`."""
     connection: Line | None = None
     """Airflow connection of type kubernetes; absent: the pod's own ServiceAccount, or KUBECONFIG. Example: `kubernetes_default`."""
@@ -98,7 +106,7 @@ class Cluster(Section):
     """Of the pods, for workload identity; no token of it is mounted."""
     environment: dict[str, str] = Field(default_factory=dict)
     """Of every stage's process; nothing secret. Example: `{AWS_REGION: eu-central-1}`."""
-    secrets: dict[str, Annotated[tuple[KubernetesName, ...], Field(strict=False)]] = Field(default_factory=dict)
+    secrets: dict[str, Many[KubernetesName]] = Field(default_factory=dict)
     """Stage, or `all`, to the Secrets whose keys become environment variables of its process.
     Example: `{all: [nightshift-store], ingest: [nightshift-database]}`."""
     resources: dict[str, Amount] = Field(default_factory=dict)

@@ -80,11 +80,11 @@ def look_at_pod(pod: Json | None) -> LaunchStatus:
     if pod is None:
         return ABSENT
     status = pod.get("status") or {}
-    name = pod["metadata"]["name"]
+    name, node = pod["metadata"]["name"], pod.get("spec", {}).get("nodeName", "")
+    facts: dict[str, Any] = {"member": name, "node": node, "started_at": status.get("startTime", "")}
     terminated = _terminated(status)
     if terminated is not None or status.get("phase") in ("Succeeded", "Failed"):
-        return _ended(pod, status, terminated)
-    facts = {"member": name, "node": pod.get("spec", {}).get("nodeName", ""), "started_at": status.get("startTime", "")}
+        return _ended(pod, status, terminated, facts)
     state = _container(status).get("state") or {}
     if "running" in state:
         return LaunchStatus(phase="running", **facts)
@@ -240,15 +240,13 @@ def _rank_of_cause(status: LaunchStatus) -> tuple[int, str]:
     return len(order) + (status.exit_code != KILLED) + (status.exit_code in STOPPED), status.ended_at
 
 
-def _ended(pod: Json, status: Json, terminated: Json | None) -> LaunchStatus:
-    name = pod["metadata"]["name"]
-    facts: dict[str, Any] = {"member": name, "node": pod.get("spec", {}).get("nodeName", ""), "started_at": status.get("startTime", "")}
+def _ended(pod: Json, status: Json, terminated: Json | None, facts: dict[str, Any]) -> LaunchStatus:
     facts["ended_at"] = (terminated or {}).get("finishedAt") or ""
     disruption = _disruption(status)
     exit_code = None if terminated is None else int(terminated.get("exitCode", 1))
     if exit_code == 0:
         return LaunchStatus(phase="ended", exit_code=0, words="ended with success", **facts)
-    facts |= {"exit_code": exit_code, "failed": (name,)}
+    facts |= {"exit_code": exit_code, "failed": (facts["member"],)}
     reason = status.get("reason") or ""
     if terminated is not None and terminated.get("reason") == OOM_KILLED:
         limit = memory_limit_bytes(pod)
