@@ -64,7 +64,7 @@ def work(context: StageContext) -> StageOutput:
         **({} if unknown is None else {"unknown_labels": unknown["unknown"]}),
         "rows": tables[manifest.meta["main"]]["rows"],
         "files": len(manifest.files),
-        "bytes": sum(entry.size_bytes for entry in manifest.files.values()),
+        "bytes": manifest.size_bytes,
         "version": version,
         **outside.scalars(),
     }

@@ -63,6 +63,11 @@ class Manifest:
     def digest(self) -> str:
         return sha256_hex(self.to_json())
 
+    @property
+    def size_bytes(self) -> int:
+        """Of its files together."""
+        return sum(entry.size_bytes for entry in self.files.values())
+
     def to_bytes(self) -> bytes:
         """Return what is stored: the JSON, and in further lines the pack where there is one."""
         return b"\n".join(filter(None, [self.to_json(), self.pack]))

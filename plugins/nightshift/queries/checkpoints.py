@@ -48,7 +48,7 @@ def checkpoint_of(store: Store, listing: Listing) -> SavedCheckpoint:
     except DataError:
         pass  # `fault` below says what is wrong with it.
     else:
-        size_bytes = sum(entry.size_bytes for entry in manifest.files.values())
+        size_bytes = manifest.size_bytes
         layout = _layout(manifest.meta.get("identity"))
     found = fault(store, listing)
     return SavedCheckpoint(

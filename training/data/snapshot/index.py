@@ -35,7 +35,7 @@ def register_snapshot(engine: Engine, *, name: str, uri: str, manifest: Manifest
         version=version,
         storage_uri=uri,
         row_count=main["rows"],
-        size_bytes=sum(entry.size_bytes for entry in manifest.files.values()),
+        size_bytes=manifest.size_bytes,
         schema_hash=main["schema_hash"],
         split_config=manifest.meta["split"],
         split_config_hash=sha256_hex(canonical_json(manifest.meta["split"])),

@@ -211,7 +211,7 @@ class CheckpointReader:
     def _bytes_of(self, manifest: Manifest) -> bytearray:
         """Return the verified bytes of a checkpoint of format 1."""
         # Not joined: that would hold all blocks beside the result.
-        data = bytearray(sum(entry.size_bytes for entry in manifest.files.values()))
+        data = bytearray(manifest.size_bytes)
         end = 0
         for name in sorted(manifest.files):
             block = self._store.objects.get_bytes(manifest.files[name].digest)

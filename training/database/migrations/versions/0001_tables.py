@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import sqlalchemy as sa
 from alembic import op
 
@@ -12,6 +14,7 @@ depends_on = None
 
 _NUMBER = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 _INSTANT = sa.DateTime(timezone=True)
+_NAME, _DIGEST, _WORD = sa.String(63), sa.String(64), sa.String(32)
 
 _FIXED = (
     *("id", "model", "decision_key", "weights_digest", "version", "action", "outcome", "reasons", "evidence"),
@@ -138,20 +141,25 @@ def upgrade() -> None:
         op.execute(f"CREATE VIEW {name} AS {query.format(**_JSON_FIELDS[dialect])}")
 
 
+def _given(name: str, kind: Any, **options: Any) -> sa.Column[Any]:
+    """Return a column that every row has a value of."""
+    return sa.Column(name, kind, nullable=False, **options)
+
+
 def _create_data_and_runs() -> None:
     op.create_table(
         "dataset_version",
         sa.Column("id", _NUMBER, primary_key=True),
-        sa.Column("name", sa.String(63), nullable=False),
-        sa.Column("version", sa.String(64), nullable=False),
-        sa.Column("storage_uri", sa.String(2048), nullable=False),
-        sa.Column("row_count", sa.BigInteger, nullable=False),
-        sa.Column("size_bytes", sa.BigInteger, nullable=False),
-        sa.Column("schema_hash", sa.String(64), nullable=False),
-        sa.Column("split_config", sa.JSON, nullable=False),
-        sa.Column("split_config_hash", sa.String(64), nullable=False),
-        sa.Column("created_at", _INSTANT, nullable=False),
-        sa.Column("created_by", sa.String(512), nullable=False),
+        _given("name", _NAME),
+        _given("version", _DIGEST),
+        _given("storage_uri", sa.String(2048)),
+        _given("row_count", sa.BigInteger),
+        _given("size_bytes", sa.BigInteger),
+        _given("schema_hash", _DIGEST),
+        _given("split_config", sa.JSON),
+        _given("split_config_hash", _DIGEST),
+        _given("created_at", _INSTANT),
+        _given("created_by", sa.String(512)),
         sa.Column("deprecated_at", _INSTANT),
         sa.Column("deprecated_by", sa.String(512)),
         sa.Column("deprecated_reason", sa.String(2000)),
@@ -159,34 +167,34 @@ def _create_data_and_runs() -> None:
     )
     op.create_table(
         "pipeline",
-        sa.Column("name", sa.String(63), primary_key=True),
-        sa.Column("description", sa.Text, nullable=False),
+        sa.Column("name", _NAME, primary_key=True),
+        _given("description", sa.Text),
         sa.Column("schedule", sa.String(200)),
-        sa.Column("owner", sa.String(1000), nullable=False),
-        sa.Column("dag_config", sa.JSON, nullable=False),
-        sa.Column("updated_at", _INSTANT, nullable=False),
+        _given("owner", sa.String(1000)),
+        _given("dag_config", sa.JSON),
+        _given("updated_at", _INSTANT),
     )
     op.create_table(
         "pipeline_run",
         sa.Column("run_id", sa.String(320), primary_key=True),
-        sa.Column("pipeline", sa.String(63), nullable=False),
-        sa.Column("state", sa.String(16), nullable=False, index=True),
+        _given("pipeline", _NAME),
+        _given("state", sa.String(16), index=True),
         sa.Column("as_of", _INSTANT),
         sa.Column("started_at", _INSTANT),
         sa.Column("ended_at", _INSTANT),
-        sa.Column("git_commit", sa.String(64), nullable=False),
-        sa.Column("parameters", sa.JSON, nullable=False),
-        sa.Column("resource_spec", sa.JSON, nullable=False),
+        _given("git_commit", _DIGEST),
+        _given("parameters", sa.JSON),
+        _given("resource_spec", sa.JSON),
     )
     op.create_table(
         "run_metric",
         sa.Column("run_id", sa.String(320), primary_key=True),
         sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),
-        sa.Column("attempt", sa.Integer, nullable=False),
-        sa.Column("metric_name", sa.String(250), nullable=False),
-        sa.Column("step", sa.BigInteger, nullable=False),
+        _given("attempt", sa.Integer),
+        _given("metric_name", sa.String(250)),
+        _given("step", sa.BigInteger),
         sa.Column("value", sa.Double),
-        sa.Column("logged_at", _INSTANT, nullable=False),
+        _given("logged_at", _INSTANT),
         sa.Index("ix_run_metric_run_name_step", "run_id", "metric_name", "step"),
     )
 
@@ -195,18 +203,18 @@ def _create_ledger() -> None:
     op.create_table(
         "ledger_decision",
         sa.Column("id", _NUMBER, primary_key=True),
-        sa.Column("model", sa.String(63), nullable=False),
-        sa.Column("decision_key", sa.String(64), nullable=False),
-        sa.Column("weights_digest", sa.String(64), nullable=False),
-        sa.Column("version", sa.String(32), nullable=False),
-        sa.Column("action", sa.String(32), nullable=False),
-        sa.Column("outcome", sa.String(32), nullable=False),
-        sa.Column("reasons", sa.JSON, nullable=False),
-        sa.Column("evidence", sa.JSON, nullable=False),
-        sa.Column("decided_at", _INSTANT, nullable=False),
-        sa.Column("decided_by", sa.String(512), nullable=False),
-        sa.Column("semantic_version", sa.String(32), nullable=False),
-        sa.Column("request_key", sa.String(64)),
+        _given("model", _NAME),
+        _given("decision_key", _DIGEST),
+        _given("weights_digest", _DIGEST),
+        _given("version", _WORD),
+        _given("action", _WORD),
+        _given("outcome", _WORD),
+        _given("reasons", sa.JSON),
+        _given("evidence", sa.JSON),
+        _given("decided_at", _INSTANT),
+        _given("decided_by", sa.String(512)),
+        _given("semantic_version", _WORD),
+        sa.Column("request_key", _DIGEST),
         sa.Column("revision", sa.BigInteger),
         sa.Column("deleted_at", _INSTANT),
         # What the ledger promises holds even for a writer that does not take its lock: rows without a value do not collide.
@@ -217,61 +225,61 @@ def _create_ledger() -> None:
     )
     op.create_table(
         "model_standing",
-        sa.Column("model", sa.String(63), primary_key=True),
+        sa.Column("model", _NAME, primary_key=True),
         sa.Column("champion", sa.JSON),
         sa.Column("canary", sa.JSON),
-        sa.Column("revision", sa.BigInteger, nullable=False),
-        sa.Column("mirrored_revision", sa.BigInteger, nullable=False, server_default="0"),
-        sa.Column("mirrored_decisions", sa.BigInteger, nullable=False, server_default="0"),
-        sa.Column("mirrors", sa.JSON, nullable=False),
+        _given("revision", sa.BigInteger),
+        _given("mirrored_revision", sa.BigInteger, server_default="0"),
+        _given("mirrored_decisions", sa.BigInteger, server_default="0"),
+        _given("mirrors", sa.JSON),
     )
     op.create_table(
         "rollback_order",
-        sa.Column("order_id", sa.String(32), primary_key=True),
-        sa.Column("model", sa.String(63), nullable=False),
-        sa.Column("weights_digest", sa.String(64), nullable=False),
-        sa.Column("revision", sa.BigInteger, nullable=False),
-        sa.Column("reason", sa.Text, nullable=False),
-        sa.Column("ordered_by", sa.String(512), nullable=False),
-        sa.Column("ordered_at", _INSTANT, nullable=False),
+        sa.Column("order_id", _WORD, primary_key=True),
+        _given("model", _NAME),
+        _given("weights_digest", _DIGEST),
+        _given("revision", sa.BigInteger),
+        _given("reason", sa.Text),
+        _given("ordered_by", sa.String(512)),
+        _given("ordered_at", _INSTANT),
     )
 
 
 def _create_registry() -> None:
     op.create_table(
         "registered_version",
-        sa.Column("model", sa.String(63), primary_key=True),
-        sa.Column("weights_digest", sa.String(64), primary_key=True),
-        sa.Column("number", sa.String(32), nullable=False),
-        sa.Column("logged_model", sa.String(64), nullable=False),
-        sa.Column("artifact_digest", sa.String(64), nullable=False),
+        sa.Column("model", _NAME, primary_key=True),
+        sa.Column("weights_digest", _DIGEST, primary_key=True),
+        _given("number", _WORD),
+        _given("logged_model", _DIGEST),
+        _given("artifact_digest", _DIGEST),
         sa.Column("rebuilt_at", _INSTANT),
     )
     op.create_table(
         "registry_finding",
         sa.Column("id", _NUMBER, primary_key=True),
-        sa.Column("model", sa.String(63), nullable=False, index=True),
-        sa.Column("alias", sa.String(32), nullable=False),
-        sa.Column("kind", sa.String(32), nullable=False),
-        sa.Column("served", sa.String(64), nullable=False),
-        sa.Column("words", sa.Text, nullable=False),
-        sa.Column("first_seen_at", _INSTANT, nullable=False),
+        _given("model", _NAME, index=True),
+        _given("alias", _WORD),
+        _given("kind", _WORD),
+        _given("served", _DIGEST),
+        _given("words", sa.Text),
+        _given("first_seen_at", _INSTANT),
         sa.Column("ended_at", _INSTANT),
         sa.Column("announced_at", _INSTANT),
     )
     op.create_table(
         "model_version",
         sa.Column("id", _NUMBER, primary_key=True),
-        sa.Column("model", sa.String(63), nullable=False),
-        sa.Column("weights_digest", sa.String(64), nullable=False),
-        sa.Column("semantic_version", sa.String(32), nullable=False),
-        sa.Column("input_schema", sa.JSON, nullable=False),
-        sa.Column("output_schema", sa.JSON, nullable=False),
-        sa.Column("recipe_digest", sa.String(64), nullable=False),
-        sa.Column("framework", sa.String(200), nullable=False),
-        sa.Column("snapshot_digest", sa.String(64), nullable=False),
-        sa.Column("code_version", sa.String(128), nullable=False),
-        sa.Column("created_at", _INSTANT, nullable=False),
+        _given("model", _NAME),
+        _given("weights_digest", _DIGEST),
+        _given("semantic_version", _WORD),
+        _given("input_schema", sa.JSON),
+        _given("output_schema", sa.JSON),
+        _given("recipe_digest", _DIGEST),
+        _given("framework", sa.String(200)),
+        _given("snapshot_digest", _DIGEST),
+        _given("code_version", sa.String(128)),
+        _given("created_at", _INSTANT),
         sa.UniqueConstraint("model", "semantic_version", name="uq_model_version_semantic"),
         sa.UniqueConstraint("model", "weights_digest", name="uq_model_version_weights"),
     )
