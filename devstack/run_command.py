@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable
 from datetime import UTC, date, datetime
@@ -12,8 +15,7 @@ from devstack.airflow_api import AirflowApi
 from devstack.canary_look import look_at_canary, note_night
 from devstack.dag_parsing import ParseLimit
 from devstack.dag_pausing import switched_on
-from devstack.demo import make_data
-from devstack.environment import dags_path, environment
+from devstack.environment import dags_path, environment, shop_root
 from devstack.lifecycle import api, start
 from devstack.next_night import RUN_ID_PREFIX, Night, PastRun, latest_first, next_night
 from devstack.run_progress import Follower
@@ -26,7 +28,7 @@ from devstack.wait_messages import Awaited
 from nightshift.settings import Settings
 from training.contracts import JsonObject, JsonValue, instant_text
 from training.errors import NightshiftError, shown
-from training.spec import PipelineSpec, apply_overrides, check_not_future, load_spec, resolve_uris
+from training.spec import PipelineSpec, apply_overrides, check_not_future, load_spec, partitions, resolve_uris
 
 MAX_PAST_RUNS: Final = 100
 
@@ -226,3 +228,42 @@ def _show(settings: Settings, client: AirflowApi, dag_id: str, run_id: str, say:
     if summed_up or state != "success":
         say(summary(settings, client, dag_id, run_id, follower))
     return state
+
+
+POLL_SECONDS: Final = 1.0
+SHOP_PREFIX = "${SHOP_URI}/"
+
+
+def make_data(settings: Settings, spec: PipelineSpec, as_of: datetime, say: Callable[[str], None]) -> None:
+    """Make the days of the night's window that are missing, if the pipeline reads the simulated shop in its usual place.
+
+    Raises:
+        NightshiftError: `demo.data`, with what the generator said.
+    """
+    root = shop_root(settings)
+    if not (spec.data.source.uri or "").startswith(SHOP_PREFIX) or environment(settings)["SHOP_URI"] != root.as_uri():
+        return
+    days = partitions(spec, as_of)
+    if all((root / "clicks" / f"dt={day.isoformat()}").exists() for day in days):
+        return
+    say(f"making the shop's data up to {days[-1]}")
+    command = [sys.executable, "-m", "devstack.shop", "--root", str(root), "--first", days[0].isoformat(), "--days", str(len(days))]
+    _run(command, environment(settings), Awaited(say))
+
+
+def _run(command: list[str], variables: dict[str, str], awaited: Awaited) -> None:
+    # In a file: a full pipe would stop the generator while it is awaited.
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(command, env=variables, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+        try:
+            while process.poll() is None:
+                awaited.look("the shop's data")
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(POLL_SECONDS)
+        finally:
+            process.kill()
+            process.wait()
+        if process.returncode != 0:
+            output.seek(0)
+            said = output.read().decode("utf-8", "replace")
+            raise NightshiftError("demo.data", f"the shop's data could not be made:\n{said[-2000:]}")

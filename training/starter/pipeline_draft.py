@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import Final
@@ -11,7 +11,7 @@ import numpy as np
 
 from training.contracts import EPOCH
 from training.data.features.rounding_loss import SAMPLED_VALUES, WARNED_LOSS, rounding_loss
-from training.errors import DataError
+from training.errors import DataError, shown
 from training.sql.expressions import quoted
 from training.starter.column_types import FoundColumn
 from training.starter.command_options import Choices
@@ -20,7 +20,6 @@ from training.starter.label_task import GuessedLabel
 from training.starter.leakage import suspects
 from training.starter.sentinels import far_label, infinite_numbers, sentinels
 from training.starter.series import Series, series_of
-from training.starter.spellings import spellings
 from training.starter.splits import DAY, span_of, split_of
 from training.starter.strange_times import StrangeTimes, strange_times
 from training.starter.tables import FoundTable, Report
@@ -264,3 +263,25 @@ def _windows(table: FoundTable, label: GuessedLabel, series: Series) -> dict[str
 def _slices(table: FoundTable, features: dict[str, str]) -> list[str]:
     few = [name for name, text in features.items() if text == "{transform: category}"]
     return [name for name in few if 2 <= table.columns[name].num_values <= 12][:2]
+
+
+MAX_VALUES: Final = 1_000
+MAX_SHOWN: Final = 5
+
+
+def spellings(table: FoundTable, names: Sequence[str]) -> Iterator[str]:
+    """Yield a note for each of the columns of texts that has several spellings of a value, with the expression that makes one of them."""
+    for name in names:
+        column = table.columns.get(name)
+        if column is None or column.type != "string":
+            continue
+        plain = f"rtrim(lower(trim(nfc_normalize({quoted(name)}))), '.')"
+        text = quoted(name)
+        values = f"SELECT DISTINCT {text} FROM rows WHERE {text} IS NOT NULL LIMIT {MAX_VALUES}"  # noqa: S608 - quoted
+        query = f"SELECT list({text} ORDER BY {text}) FROM ({values}) GROUP BY {plain} HAVING count(*) > 1 ORDER BY 1"  # noqa: S608 - quoted
+        groups = table.rows(query)
+        if groups:
+            alike = ", ".join(shown(text) for text in groups[0][0][:MAX_SHOWN])
+            more = f" (and {len(groups) - 1} more values)" if len(groups) > 1 else ""
+            derived = f"{name}_plain: {{type: string, sql: {scalar(plain)}}}"
+            yield f"{name} has one value in several spellings, {alike}{more}: use instead, in data.source.derive, {derived}"

@@ -10,22 +10,22 @@ from contextlib import suppress
 from typing import Final
 
 import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
 from optuna.pruners import BasePruner, HyperbandPruner, MedianPruner, NopPruner, SuccessiveHalvingPruner
 from optuna.samplers import BaseSampler, CmaEsSampler, RandomSampler, TPESampler
 from optuna.storages import BaseStorage
 from optuna.study import Study
-from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
+from optuna.trial import BaseTrial, FrozenTrial, Trial, TrialState, create_trial
 from sqlalchemy.exc import SQLAlchemyError
 
 from training.contracts import JsonObject, sha256_hex
 from training.errors import UnavailableError, first_line
 from training.process.waiting import without_waiting
 from training.spec.sections.train import Train
-from training.spec.sections.tuning import Tune
+from training.spec.sections.tuning import SearchSpace, Tune
 from training.tuning.records import TrialRecord
-from training.tuning.settings import Settings, grid, project
-from training.tuning.space import distributions_of, suggest
+from training.tuning.settings import Settings, grid, is_searched, project
 
 logger = logging.getLogger(__name__)
 
@@ -238,7 +238,7 @@ def _finished_trial(record: TrialRecord, tune: Tune) -> FrozenTrial:
         state=STATES[record.state],
         value=value,
         params=known,
-        distributions=distributions_of(tune, known),
+        distributions={name: distribution_of(tune.space[name]) for name in known},
         user_attrs={SLOT: record.slot},
         intermediate_values=dict(record.losses),
     )
@@ -265,3 +265,30 @@ def importance_of(tune: Tune, records: Sequence[TrialRecord]) -> dict[str, float
 
 def _away(err: Exception) -> UnavailableError:
     return UnavailableError("tuning.storage", f"the study's storage does not answer: {first_line(err)}", hint="see NIGHTSHIFT_DATABASE")
+
+
+def distribution_of(space: SearchSpace) -> BaseDistribution:
+    """Return what Optuna draws a parameter from."""
+    if space.choices is not None:
+        return CategoricalDistribution(space.choices)
+    low, high = space.bounds
+    if space.int_ is not None:
+        return IntDistribution(low, high, log=space.log, step=int(space.step or 1))
+    return FloatDistribution(low, high, log=space.log, step=space.step)
+
+
+def suggest(trial: BaseTrial, tune: Tune) -> Settings:
+    """Return a trial's settings: those whose conditions hold, each drawn after what it depends on."""
+    settings: Settings = {}
+    for name in tune.in_order():
+        if not is_searched(tune.space[name], settings):
+            continue
+        # `suggest_*` by kind is the only public way to draw from a distribution.
+        drawn = distribution_of(tune.space[name])
+        if isinstance(drawn, CategoricalDistribution):
+            settings[name] = trial.suggest_categorical(name, drawn.choices)
+        elif isinstance(drawn, IntDistribution):
+            settings[name] = trial.suggest_int(name, drawn.low, drawn.high, step=drawn.step, log=drawn.log)
+        elif isinstance(drawn, FloatDistribution):
+            settings[name] = trial.suggest_float(name, drawn.low, drawn.high, step=drawn.step, log=drawn.log)
+    return settings

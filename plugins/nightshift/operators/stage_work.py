@@ -139,7 +139,7 @@ def _suites_digest(suites: Mapping[str, bytes | None]) -> str:
 
 def _earlier_profiles(run: StageOfRun, previous: str | None, deprecated: tuple[str, ...]) -> list[JsonObject]:
     """Return what `validate.drift` compares with: `names`, what a snapshot is, and `profile`, the URI of its columns' profiles."""
-    from training.registry.ledger.champion_data import champions_snapshot  # SQLAlchemy: a DAG file needs none of it
+    from training.registry.ledger.decisions import champions_snapshot  # SQLAlchemy: a DAG file needs none of it
 
     spec = run.spec
     names: dict[str, list[JsonValue]] = {}

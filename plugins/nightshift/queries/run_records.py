@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
-from airflow.models import DagRun, TaskInstance
+from airflow.models import DagRun, Pool, TaskInstance
+from airflow.utils.state import TaskInstanceState
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from nightshift.queries.pool_queue import awaited_by
 from nightshift.queries.schemas import Artifact, Run, RunState, StageRun
 from training.contracts import ContractError, JsonObject, StageResult, require_result
 from training.sanitizing import from_markdown
@@ -106,3 +107,23 @@ def stage_result(stage: str, value: Any) -> StageResult | None:
     except ContractError:
         # Users of Airflow's API may write XCom: a value that is not a valid result is shown as null.
         return None
+
+
+def awaited_by(session: Session, task: TaskInstance) -> str | None:
+    """Return what a task waits for, in words; None: it has started, or waits for the tasks before it."""
+    if task.state == TaskInstanceState.QUEUED:
+        return "a process that runs it"
+    if task.state != TaskInstanceState.SCHEDULED:
+        return None
+    pool = session.scalar(select(Pool).where(Pool.pool == task.pool))
+    if pool is None:
+        return f"the pool {task.pool}, which does not exist"
+    if pool.open_slots(session=session) > 0:
+        return "the scheduler, which starts it next"
+    ahead = (
+        TaskInstance.pool == task.pool,
+        TaskInstance.state == TaskInstanceState.SCHEDULED,
+        TaskInstance.priority_weight > task.priority_weight,
+    )
+    before = session.scalar(select(func.count()).select_from(TaskInstance).where(*ahead))
+    return f"one of {pool.slots} slots of the pool {task.pool}; tasks that go before it: {before}"

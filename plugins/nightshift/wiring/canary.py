@@ -8,7 +8,6 @@ A schedule of Airflow's would make a run at each slot, with or without a canary,
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from airflow.sdk import DAG
 
@@ -26,9 +25,6 @@ from training.spec.rules.names import CANARY_SUFFIX, HELPER_TAG
 from training.spec.trigger_form import as_of_schema
 from training.stage_table import CANARY as STAGE
 from training.stage_table import upstream
-
-if TYPE_CHECKING:
-    pass
 
 
 def canary_dag(spec: PipelineSpec, spec_path: Path, common: TaskArguments) -> DAG:

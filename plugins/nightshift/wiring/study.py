@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow.sdk import DAG, BaseOperator, Param
 
@@ -23,9 +23,6 @@ from nightshift.wiring.trigger_params import set_params
 from training.spec import PipelineSpec
 from training.spec.rules.names import HELPER_TAG, TUNE_SUFFIX
 from training.stage_table import TRIAL, upstream
-
-if TYPE_CHECKING:
-    pass
 
 
 def study_tasks(spec: PipelineSpec, common: TaskArguments, *, after: Any) -> BaseOperator:

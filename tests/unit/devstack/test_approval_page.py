@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from devstack import approval_page
-from devstack.approval_page import approval_lines
+from devstack import run_summary
 from devstack.environment import credentials
+from devstack.run_summary import approval_lines
 from nightshift.settings import Settings
 from tests.unit.devstack.test_run_summary import result
 from tests.unit.training.registry.scenes import decide_on
@@ -89,7 +89,7 @@ def test_a_run_that_requests_no_approval_has_no_such_line(settings: Settings, le
 
 
 def test_a_dag_that_does_not_ask_is_named(settings: Settings, request_: Entry, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(approval_page, "OPEN_SECONDS", -1.0)
+    monkeypatch.setattr(run_summary, "OPEN_SECONDS", -1.0)
     nobody: Any = Asking("another request", [])
     (line,) = approval_lines(settings, nobody, "search_ranking", promoted(request_))
     assert line.startswith("approve   http://127.0.0.1:8080/dags/search_ranking.approval   no question yet")
