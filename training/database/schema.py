@@ -113,9 +113,9 @@ class LedgerDecisionRow(Base):
     """The number that MLflow's registry had for these weights when it was decided. It may have another one now, and other weights may have
     had this one: see `RegisteredVersionRow`."""
     action: Mapped[String32]
-    """What moved: see `training.registry.ledger.entries.ACTIONS`."""
+    """What moved: see `training.registry.ledger.entries.Entry`."""
     outcome: Mapped[String32]
-    """See `training.registry.ledger.entries.OUTCOMES`."""
+    """See `training.registry.ledger.entries.Entry`."""
     reasons: Mapped[list[Any]]
     """`registry.ledger.reasons.Reason` each."""
     evidence: Mapped[dict[str, Any]]

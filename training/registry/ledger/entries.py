@@ -14,15 +14,8 @@ from training.database.connect import with_zone
 from training.database.schema import LedgerDecisionRow, RunningMirror
 from training.registry.ledger.reasons import Reason
 
-ACTIONS: Final = ("promoted", "canary", "canary_ended", "rolled_back", "recorded")
-"""New champion; new canary; canary ended; champion rolled back to an earlier version; nothing moved."""
 BY_GATES: Final = ("accepted", "rejected", "needs_approval")
-OUTCOMES: Final = (
-    *BY_GATES,
-    *("approved", "declined", "expired", "superseded", "bypassed", "stale"),
-    "rolled_back",
-)
-"""Of a candidate or a canary; of a request for approval; of a person's order."""
+"""Outcomes of a candidate or a canary."""
 REQUEST: Final = "needs_approval"
 DIGEST_CHARS: Final = 12
 """As many characters of a digest name weights."""
@@ -100,7 +93,11 @@ class Entry:
     version: str
     """The number that MLflow's registry had for these weights then."""
     action: str
+    """`promoted`: a new champion; `canary`: a new canary; `canary_ended`; `rolled_back`: an earlier champion again; `recorded`: nothing
+    moved."""
     outcome: str
+    """One of `BY_GATES`; of a request for approval `approved`, `declined`, `expired`, `superseded`, `bypassed` or `stale`; of a person's
+    order `rolled_back`."""
     reasons: Sequence[Reason]
     evidence: Mapping[str, Any]
     decided_by: str

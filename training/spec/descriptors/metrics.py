@@ -40,7 +40,6 @@ class MetricDescriptor:
 
 _CLASSES: Final = ("binary", "multiclass")
 _REGRESSION: Final = ("regression",)
-_LANGUAGE: Final = ("language",)
 
 DESCRIPTORS: Final[Mapping[str, MetricDescriptor]] = {
     "ndcg": MetricDescriptor(tasks=("ranking",), module="ranking_metrics", cut=10),
@@ -53,17 +52,16 @@ DESCRIPTORS: Final[Mapping[str, MetricDescriptor]] = {
     "f1": MetricDescriptor(tasks=_CLASSES, module="f1"),
     "brier": MetricDescriptor(tasks=_CLASSES, module="probabilities", lower_is_better=True),
     "calibration_error": MetricDescriptor(tasks=_CLASSES, module="calibration", lower_is_better=True, constants_do_well=True),
-    "rmse": MetricDescriptor(tasks=_REGRESSION, module="regression", lower_is_better=True),
-    "mae": MetricDescriptor(tasks=_REGRESSION, module="regression", lower_is_better=True),
-    "median_absolute_error": MetricDescriptor(tasks=_REGRESSION, module="regression", lower_is_better=True),
-    "absolute_error_p90": MetricDescriptor(tasks=_REGRESSION, module="regression", lower_is_better=True),
-    "absolute_error_p99": MetricDescriptor(tasks=_REGRESSION, module="regression", lower_is_better=True),
+    **dict.fromkeys(
+        ("rmse", "mae", "median_absolute_error", "absolute_error_p90", "absolute_error_p99"),
+        MetricDescriptor(tasks=_REGRESSION, module="regression", lower_is_better=True),
+    ),
     "bias": MetricDescriptor(tasks=_REGRESSION, module="regression", zero_is_best=True, constants_do_well=True),
     "pinball_loss": MetricDescriptor(tasks=_REGRESSION, module="deviances", lower_is_better=True, cut=50, max_cut=99, on_request=True),
     "poisson_deviance": MetricDescriptor(tasks=_REGRESSION, module="deviances", lower_is_better=True, on_request=True),
-    "perplexity": MetricDescriptor(tasks=_LANGUAGE, module="language", lower_is_better=True),
-    "bits_per_byte": MetricDescriptor(tasks=_LANGUAGE, module="language", lower_is_better=True),
-    "loss": MetricDescriptor(tasks=_LANGUAGE, module="language", lower_is_better=True),
+    **dict.fromkeys(
+        ("perplexity", "bits_per_byte", "loss"), MetricDescriptor(tasks=("language",), module="language", lower_is_better=True)
+    ),
 }
 """The metrics of training/evaluation/metrics/, in the order in which reports list those of a task."""
 

@@ -46,6 +46,7 @@ Kind = Annotated[Name, WithJsonSchema({"enum": list(SOURCES.built_in)})]
 """A kind of source: of training/sources/kinds/, or of an entry point of the group `nightshift.sources`."""
 
 
+Partition = Annotated[str, Field(max_length=200)]
 MAX_COLUMNS: Final = 2000
 
 
@@ -191,14 +192,14 @@ def _descriptor(info: ValidationInfo) -> SourceDescriptor | None:
 class UnionTable(Table):
     """A further table of the same rows as the main one: the same columns, types, key and derived columns."""
 
-    partition: Annotated[str, Field(max_length=200)] | None = None
+    partition: Partition | None = None
     """As of the main table: of the same time."""
 
 
 class PipelineSource(Table):
     """The main table: one row per prediction."""
 
-    partition: Annotated[str, Field(max_length=200)] | None = None
+    partition: Partition | None = None
     """Folder of one day below `uri`, `dt={date}`; of one hour, `dt={date}/hour={hour}`; or of one month, `month={month}`. `%Y`, `%m`, `%d`
     and `%H` name parts of a time, `%-m`, `%-d` and `%-H` without zeros in front, `{country}` any value of a column. Complete when its
     time is over."""
@@ -259,7 +260,7 @@ class FeatureTable(Table):
     """Ours to theirs: the main table's column to this file's column."""
     event_time: ColumnName | None = None
     """Column with the instant from which a row holds; absent: a dimension, one row for each key."""
-    partition: Annotated[str, Field(max_length=200)] | None = None
+    partition: Partition | None = None
     """Folder of one hour, day or month below `uri`, as of the main table; needs `max_age`, which says how far back they are needed.
     Example: `"dt={date}"`."""
     available_after: Duration = Field(default="0s", validate_default=True)
