@@ -216,9 +216,9 @@ def _remembered_hash(value: str | float) -> int:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hash:
     buckets: int
-    exact: bool
+    exact: bool = False
     """Whether integers that float64 lacks are distinguished from their neighbours: training rows had some. Where they had
-    none, such an integer has the bucket of its float64, in evaluation and serving alike."""
+    none, such an integer has the bucket of its float64, in evaluation and serving alike, and transforms.json lacks the key."""
     kind: ClassVar[str] = "hash"
     dtype: ClassVar[CellType] = "int32"
 

@@ -36,6 +36,14 @@ def test_pooled_category_has_one_id_for_all_but_the_most_frequent_values_and_ano
     assert FittedTransforms.from_json(transforms.to_json()).to_json() == transforms.to_json()
 
 
+@pytest.mark.parametrize("kind", ["number", "standard", "log", "category", "hash", "identity", "bucket"])
+def test_what_was_fitted_is_the_same_after_a_trip_through_json(kind: str) -> None:
+    fitted = fit_one([1, 2, 2, 3], kind, "int64")
+    again = FittedTransforms.from_json(fitted.to_json())
+    assert again.to_json() == fitted.to_json()
+    assert apply_one(again, [1, 3, 4], "int64") == apply_one(fitted, [1, 3, 4], "int64")
+
+
 @pytest.mark.parametrize("kind", ["number", "standard", "category", "hash", "identity", "bucket"])
 def test_booleans_are_the_same_with_and_without_a_missing_one(kind: str) -> None:
     values = [True, False, True, True]
