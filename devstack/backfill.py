@@ -27,7 +27,6 @@ from training.errors import shown
 from training.format import in_columns
 from training.spec import PipelineSpec, slot_of_day
 from training.stage_table import STAGES
-from training.store import Store
 
 MAX_NIGHTS: Final = 400
 HEADER: Final = ("night", "metric", "new model", "champion", "decision")
@@ -137,7 +136,7 @@ def _run(
 
 def outcome(settings: Settings, client: AirflowApi, spec: PipelineSpec, day: date, run_id: str, say: Say) -> Row:
     """Return the row of a night that succeeded, and say where its reports are."""
-    store = Store(settings.store_uri)
+    store = settings.store()
     results = {stage: found for stage in STAGES if (found := stage_result(client, spec.name, run_id, stage)) is not None}
     evaluate, promote = results.get("evaluate"), results.get("promote")
     for path in save_reports(settings, spec.name, run_id, results.values()):

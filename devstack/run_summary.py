@@ -32,9 +32,9 @@ def summary(settings: Settings, client: AirflowApi, dag_id: str, run_id: str, fo
     lines = ["", f"{'stage':<10}{'time':>9}{'rows':>12}{'rows/s':>12}  what"]
     lines += [_stage_line(views[stage], results.get(stage)) for stage in STAGES if stage in views]
     if "evaluate" in results:
-        lines += ["", *_comparison(Store(settings.store_uri), results["evaluate"])]
+        lines += ["", *_comparison(settings.store(), results["evaluate"])]
     if "promote" in results:
-        lines += ["", *_decision(Store(settings.store_uri), results["promote"])]
+        lines += ["", *_decision(settings.store(), results["promote"])]
         lines += approval_lines(settings, client, dag_id, results["promote"])
     elif "promote" in views and views["promote"].state == "skipped":
         lines += ["", f"decision  none: {NO_PROMOTION}"]
@@ -139,7 +139,7 @@ def save_reports(settings: Settings, dag_id: str, run_id: str, results: Iterable
 
     A stage that failed leaves no result; a page that it published before is in the run's refs.
     """
-    store = Store(settings.store_uri)
+    store = settings.store()
     folder = settings.home / "reports" / dag_id / run_id
     found = {name: uri for result in results for name, uri in result.reports.items()}
     for name in store.bucket.folders(f"runs/{dag_id}/{run_id}/reports"):

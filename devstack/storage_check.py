@@ -10,7 +10,6 @@ from typing import Final
 
 from nightshift.settings import SOURCE, Settings
 from training.errors import DeniedError, spec_error
-from training.store import Store
 
 ANOTHER_HOME: Final = "set NIGHTSHIFT_HOME to a folder of your own, which may be new"
 
@@ -23,7 +22,7 @@ def require_places(settings: Settings) -> None:
             `database.unavailable`, with the place and what to do.
     """
     require_home(settings)
-    bucket = Store(settings.store_uri).bucket
+    bucket = settings.store().bucket
     if settings.store_uri.startswith("file:"):
         # A bucket's answer may take minutes of retries; a folder's is there at once.
         key = f"probe/{secrets.token_hex(8)}"

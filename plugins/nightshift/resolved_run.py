@@ -11,7 +11,6 @@ from nightshift.settings import Settings
 from training.contracts import ContractError, JsonObject, instant_of
 from training.registry.ledger.reasons import SIMULATED
 from training.spec import PipelineSpec
-from training.store import Store
 from training.store.chains import Chain
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ def check_settled(context: Context, settings: Settings) -> None:
 
 def _settled(context: Context, settings: Settings) -> Chain:
     ti: Any = context["ti"]
-    return settled_ref(Store(settings.store_uri), ti.dag_id, ti.run_id)
+    return settled_ref(settings.store(), ti.dag_id, ti.run_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +83,7 @@ class ResolvedRun:
         artifact = values.get("artifact")
         self.artifact: NamedArtifact | None = NamedArtifact.from_json(artifact) if isinstance(artifact, Mapping) else None
         """A model from outside, which the run judges instead of training one."""
-        self.store = Store(Settings.from_environment().store_uri)
+        self.store = Settings.from_environment().store()
         self.spec = PipelineSpec.thaw(self.store.get_json(self.spec_uri))
 
     @classmethod

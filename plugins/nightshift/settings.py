@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
     from training.registry.ledger.ledger import Ledger
+    from training.store import Store
 
 SOURCE: Final = "environment"
 LOCAL_HOST: Final = "127.0.0.1"
@@ -155,6 +156,12 @@ class Settings:
         from training.registry.ledger.ledger import Ledger
 
         return Ledger(self.database_url)
+
+    def store(self) -> Store:
+        """Open the store, which asks it nothing yet."""
+        from training.store import Store
+
+        return Store(self.store_uri)
 
     def database(self) -> Engine:
         """Open the database; as `ledger`."""

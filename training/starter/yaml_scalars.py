@@ -7,6 +7,8 @@ import re
 from datetime import timedelta
 from typing import Final
 
+from training.spec.scalar_types import duration_text
+
 PLAIN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 WORDS: Final = frozenset({"yes", "no", "on", "off", "true", "false", "null", "y", "n"})
 """Are read as something else than a text, by this or another reader of YAML."""
@@ -23,9 +25,5 @@ def flow_list(names: list[str] | tuple[str, ...]) -> str:
 
 
 def duration(length: timedelta) -> str:
-    """Return a duration as the YAML has it, in the largest unit that divides it."""
-    seconds = max(1, round(length.total_seconds()))
-    for suffix, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
-        if seconds % size == 0:
-            return f"{seconds // size}{suffix}"
-    return f"{seconds}s"
+    """Return a duration as the YAML has it, in whole seconds."""
+    return duration_text(timedelta(seconds=max(1, round(length.total_seconds()))))

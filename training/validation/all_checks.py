@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 from zoneinfo import ZoneInfo
 
-from training.contracts import Instant
+from training.contracts import Instant, JsonObject, JsonValue, instant_text
 from training.data.snapshot.label_delay import UnknownLabels
 from training.data.snapshot.meta import SnapshotMeta
 from training.spec.sections.drift import Drift
@@ -21,8 +21,7 @@ from training.validation.columns.profiles import counts_of
 from training.validation.columns.statistics import ColumnProfile, profile
 from training.validation.drift.between_snapshots import SnapshotComparison, values_named
 from training.validation.drift.limits import Earlier, compare
-from training.validation.earlier_runs import numbers_of_run, with_run
-from training.validation.results import CheckResult, Findings
+from training.validation.results import CheckResult, ColumnStatistics, Findings
 from training.validation.snapshot_view import TableView
 from training.validation.suites.judging import Suite, SuiteJudge, load_suite
 from training.validation.suites.wording import CODE
@@ -188,3 +187,39 @@ def _rows_per_day(view: TableView, zone: ZoneInfo) -> dict[str, int]:
         query = f"SELECT {local} AS day, count(*) FROM {{table}} WHERE {quoted(event_time)} IS NOT NULL GROUP BY 1"  # noqa: S608
         days = {day.isoformat(): count for day, count in view.rows(query)}
     return dict(sorted(days.items()))
+
+
+MAX_RUNS: Final = 30
+
+
+def numbers_of_run(as_of: Instant, views: Sequence[TableView], statistics: Mapping[str, Mapping[str, ColumnStatistics]]) -> JsonObject:
+    """Return a run as JSON: of each table its rows, the age of the newest row in hours (null without event times), missing values.
+
+    Args:
+        as_of: of the run.
+        statistics: table, column.
+    """
+    tables: dict[str, JsonValue] = {}
+    for view in views:
+        columns, event_time = statistics.get(view.name, {}), view.sound_event_time
+        newest = None if event_time is None or event_time not in columns else columns[event_time]["maximum"]
+        tables[view.name] = {
+            "rows": view.facts["rows"],
+            "age_hours": None if newest is None else _age_hours(as_of, str(newest)),
+            "missing": {name: found["nulls"] for name, found in columns.items() if found["nulls"]},
+        }
+    return {"as_of": instant_text(as_of), "tables": tables}
+
+
+def with_run(earlier: Sequence[Any], run: JsonObject) -> list[JsonObject]:
+    """Return the newest runs, oldest first, `run` being the last."""
+    return [*earlier, run][-MAX_RUNS:]
+
+
+def _age_hours(as_of: Instant, newest: str) -> float | None:
+    """Return the age of an instant, negative for a later one; None for one before the year 1 or after 9999, which Python does not have."""
+    try:
+        age = as_of - datetime.fromisoformat(newest)
+    except ValueError:
+        return None
+    return round(age.total_seconds() / 3600, 3)

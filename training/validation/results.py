@@ -80,7 +80,7 @@ class Findings:
     comparisons: list[SnapshotComparison] = field(default_factory=list)
     """With earlier snapshots."""
     runs: list[JsonObject] = field(default_factory=list)
-    """Of the previous snapshots and this one, oldest first; see `training.validation.earlier_runs`. Not in the JSON."""
+    """Of the previous snapshots and this one, oldest first; see `training.validation.all_checks.with_run`. Not in the JSON."""
 
     @property
     def counts(self) -> dict[str, int]:

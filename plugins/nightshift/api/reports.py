@@ -17,7 +17,6 @@ from nightshift.api.routing import ApiRoute
 from nightshift.settings import Settings
 from training.errors import DeniedError, NightshiftError, UnavailableError
 from training.spec.rules.names import HELPER_SUFFIXES
-from training.store import Store
 
 logger = logging.getLogger("nightshift.api.reports")
 
@@ -47,7 +46,7 @@ def report(dag_id: DagId, digest: Annotated[str, Path(pattern="^[0-9a-f]{64}$")]
     unknown = DeniedError("report.unknown", "there is no such report", hint="open it from the page of its task")
     granted.require_read(dag_id, unknown)
     try:
-        store = Store(Settings.from_environment().store_uri)
+        store = Settings.from_environment().store()
         pipelines = [dag_id, *(dag_id.removesuffix(suffix) for suffix in HELPER_SUFFIXES if dag_id.endswith(suffix))]
         page = next(filter(None, (store.reports.find(pipeline, digest) for pipeline in pipelines)), None)
     except DeniedError:

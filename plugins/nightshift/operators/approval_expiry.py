@@ -30,7 +30,7 @@ class ExpireOperator(BaseOperator):
         models = ledger.models()
         for model in models:
             for request in ledger.open_requests(model):
-                self._expire(ledger, request, Store(settings.store_uri))
+                self._expire(ledger, request, settings.store())
         return models
 
     def _expire(self, ledger: Ledger, request: Entry, store: Store) -> None:

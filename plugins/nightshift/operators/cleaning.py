@@ -13,7 +13,7 @@ from nightshift.settings import Settings
 from training.errors import LeaseHeldError, NightshiftError, UnavailableError
 from training.installation import Variable
 from training.process.waiting import waiting_for_database
-from training.store import Bucket, Store
+from training.store import Bucket
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
@@ -48,7 +48,7 @@ class CollectOperator(BaseOperator):
         try:
             retention = load_retention()
             roots = LedgerRoots(settings.database_url, champions=retention.champions)
-            collector = Collector(Store(settings.store_uri), retention.rules(), roots, say=self.log.info)
+            collector = Collector(settings.store(), retention.rules(), roots, say=self.log.info)
             last = collector.last_done()
             # One in the future was made by a wrong clock: the collection refuses it with an error.
             if last is not None and is_within(last, retention.every):

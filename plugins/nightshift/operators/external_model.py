@@ -14,7 +14,7 @@ from training.process.scratch import scratch_folder
 from training.spec import PipelineSpec
 from training.spec.registration import Registration
 from training.spec.uris import names_of_places, resolve_place
-from training.store import Store, point_at
+from training.store import point_at
 
 KIND: Final = "artifact"
 MODEL_FILE: Final = "artifact"
@@ -44,7 +44,7 @@ def store_artifact(registration: Registration, spec: PipelineSpec, run_id: str, 
     """
     known = places_of(settings)
     places = {name: known.get(name, "") for name in names_of_places(spec)}
-    store, files = Store(settings.store_uri), dict[str, Path | bytes]()
+    store, files = settings.store(), dict[str, Path | bytes]()
     meta: dict[str, JsonValue] = registration.model_dump(mode="json", exclude_none=True)
     with scratch_folder() as scratch:
         path = scratch / MODEL_FILE

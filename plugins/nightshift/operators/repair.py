@@ -87,7 +87,7 @@ class RepairOperator(StageOperator):
 
     def resolved(self, context: Context) -> ResolvedRun:
         """Return a spec for the process's limits and resources: the same one for the whole run, also after a deferral."""
-        store = Store(Settings.from_environment().store_uri)
+        store = Settings.from_environment().store()
         ref = store.run_ref(HOUSEKEEPING, _run_id(context), "repair")
         head = ref.read()
         if head is None:
@@ -115,7 +115,7 @@ class RepairOperator(StageOperator):
         """Return why MLflow has to be looked at, empty where it has not. Reads the ledger and the store; imports no MLflow."""
         from training.registry.ledger.alias_findings import RecordedFindings
 
-        ledger, bucket = settings.ledger(), Store(settings.store_uri).bucket
+        ledger, bucket = settings.ledger(), settings.store().bucket
         waiting = bool(bucket.list(UNDELIVERED))
         if waiting:
             return "metrics wait for it"
@@ -132,7 +132,7 @@ class RepairOperator(StageOperator):
             return "the last whole comparison was not within the interval (retention every)"
         if due := RecordedFindings(settings.database_url).to_announce():
             return f"an alert is due: {due[0].words}"
-        store = Store(settings.store_uri)
+        store = settings.store()
         return next((found for model in models if (found := other_aliases(settings.mlflow_uri, ledger, store, model))), "")
 
     def _retention(self) -> Retention | None:
@@ -223,7 +223,7 @@ def _get(mlflow_uri: str, path: str, **parameters: str) -> Any | None:
 
 
 def _done_ref(settings: Settings) -> Chain:
-    return Store(settings.store_uri).ref(DONE_REF)
+    return settings.store().ref(DONE_REF)
 
 
 def _run_id(context: Context) -> str:

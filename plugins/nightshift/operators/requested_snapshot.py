@@ -13,7 +13,6 @@ from training.errors import DeniedError, spec_error
 from training.sources.table_contract import TableContract, contracts_of
 from training.spec import PipelineSpec, RunParameters
 from training.spec.schedule.instants import parse_as_of
-from training.store import Store
 
 KIND: Final = "snapshot"
 MAX_DIFFERENCES: Final = 10
@@ -45,7 +44,7 @@ def find_snapshot(spec: PipelineSpec, parameters: RunParameters, settings: Setti
 
     found = find_dataset(settings.database(), spec.name, parameters.snapshot or "")
     refuse_deprecated(found)
-    manifest = Store(settings.store_uri).manifests.get(found.uri, kind=KIND)
+    manifest = settings.store().manifests.get(found.uri, kind=KIND)
     as_of = instant_of(str(manifest.meta["as_of"])).astimezone(UTC)
     if parameters.as_of is not None and parse_as_of(parameters.as_of, spec.timezone) != as_of:
         message = f"the snapshot {found.version} is as of {as_of.isoformat()}, and the trigger says {parameters.as_of}"

@@ -72,7 +72,7 @@ class ResolveOperator(BaseOperator):
             backend.check(spec)
             self._say_what_has_no_effect_here(settings.backend, backend, spec)
             declared, spec = spec, resolved(spec, settings)
-            store = Store(settings.store_uri)
+            store = settings.store()
             if chosen is None:
                 self._compare_schema(store, spec, as_of, settings)
             given = parameters.registration

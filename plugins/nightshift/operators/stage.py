@@ -32,7 +32,7 @@ from training.contracts import ContractError, ExitCode, JsonObject, JsonValue, R
 from training.errors import NightshiftError
 from training.process.waiting import waiting_for_database
 from training.stage_table import STAGES, TRAININGS
-from training.store import Store, point_at, records
+from training.store import point_at, records
 from training.store.metric_journal import journal_name
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ class StageOperator(BaseOperator):
         self.report_uri = next(iter(found.reports.values()), "")
         if not is_own:
             # However old the work is: this run needs what it made.
-            reused = Store(Settings.from_environment().store_uri).run_ref(found.pipeline, run.run_id, f"reused/{self.stage}")
+            reused = Settings.from_environment().store().run_ref(found.pipeline, run.run_id, f"reused/{self.stage}")
             point_at(reused, found.artifact_uri)
             self.log.info("already done by %s (attempt %s), nothing started: %s", found.run.owner, found.attempt_id, task_url(found.run))
         if found.attempts > 1:
@@ -205,7 +205,7 @@ class StageOperator(BaseOperator):
             )
         if self.stage not in TRAININGS:
             return ""
-        store = Store(settings.store_uri)
+        store = settings.store()
         key = f"{store.bucket.key(store.work_folder(found.pipeline, found.stage, found.work_id).uri)}/{TRACKING_RECORD}"
         try:
             data, uri = store.bucket.find(key), store.bucket.uri(key)

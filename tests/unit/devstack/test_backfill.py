@@ -106,7 +106,7 @@ def test_a_night_that_succeeded_says_where_its_reports_are(ranking: PipelineSpec
     said: list[str] = []
     monkeypatch.setattr(backfill, "stage_result", lambda *_of: None)
     monkeypatch.setattr(backfill, "save_reports", lambda *_of: [tmp_path / "evaluation.html"])
-    settings: Any = SimpleNamespace(store_uri=tmp_path.as_uri())
+    settings: Any = SimpleNamespace(store=lambda: None)
     client: Any = None
     assert backfill.outcome(settings, client, ranking, date(2026, 2, 6), "night-2026-02-06", said.append) == Row(date(2026, 2, 6))
     assert said == [f"  report   {tmp_path}/evaluation.html"]

@@ -16,7 +16,6 @@ from nightshift.queries import checkpoints, runs
 from nightshift.queries.datasets import check_usable
 from nightshift.queries.schemas import Page, Run, SavedCheckpoint
 from nightshift.settings import Settings
-from training.store import Store
 
 router = APIRouter(route_class=ApiRoute, tags=["runs"])
 PAGE_ITEMS: Final = 20
@@ -39,7 +38,7 @@ class Restore(BaseModel):
 def checkpoints_of(id: RunKey, granted: Granted, limit: Limit = PAGE_ITEMS, cursor: Cursor = None) -> Page[SavedCheckpoint]:
     """List the checkpoints of a run's training, the oldest first, also while it trains."""
     pipeline, run_id = granted.run_of(id)
-    store = Store(Settings.from_environment().store_uri)
+    store = Settings.from_environment().store()
     # A run whose code was changed in between has several trainings, which may have the same steps.
     found = page_of(checkpoints.listed(store, pipeline, run_id), lambda each: f"{each.work_id}:{each.step}", cursor, limit)
     return Page(items=[checkpoints.checkpoint_of(store, each) for each in found.items], next=found.next)
@@ -62,7 +61,7 @@ def restore(
     if runs.is_ordered(pipeline, new_id, changes):
         return accepted(request, "/runs", runs.run(pipeline, new_id))
     settings, earlier = Settings.from_environment(), runs.conf_of(pipeline, run_id)
-    conf = checkpoints.restore_conf(Store(settings.store_uri), pipeline, run_id, name, earlier=earlier, changes=changes)
+    conf = checkpoints.restore_conf(settings.store(), pipeline, run_id, name, earlier=earlier, changes=changes)
     if isinstance(snapshot := conf.get("snapshot"), str):
         check_usable(settings.database(), pipeline, snapshot)
     return accepted(request, "/runs", runs.start_run(pipeline, new_id, conf, by=granted.name))

@@ -34,7 +34,7 @@ Subject = Annotated[
 def compared(granted: Granted, a: Subject, b: Subject) -> SideBySide:
     """Compare two versions or runs: settings, data, code, metrics with the paired interval, slices, cost."""
     settings = Settings.from_environment()
-    store, ledger = Store(settings.store_uri), settings.ledger()
+    store, ledger = settings.store(), settings.ledger()
     return compare.compare(store, _subject(granted, store, ledger, a), _subject(granted, store, ledger, b))
 
 

@@ -16,7 +16,6 @@ from nightshift.queries.schemas import DatasetDetails, DatasetVersion, Page
 from nightshift.settings import Settings
 from training.database.datasets import MAX_REASON_CHARS
 from training.spec.scalar_types import FreeText
-from training.store import Store
 
 router = APIRouter(route_class=ApiRoute, tags=["datasets"])
 MAX_PAGE = 50
@@ -58,7 +57,7 @@ def versions_of(pipeline: PipelineName, granted: Granted, limit: Limit = MAX_PAG
 def version_of(pipeline: PipelineName, version: SnapshotVersion, granted: Granted) -> DatasetDetails:
     """Show one version, with its columns."""
     granted.require_read(pipeline, datasets.unknown_version(pipeline, version))
-    return datasets.details(_engine(), Store(Settings.from_environment().store_uri), pipeline, version)
+    return datasets.details(_engine(), Settings.from_environment().store(), pipeline, version)
 
 
 @router.post(

@@ -20,7 +20,6 @@ from nightshift.settings import Settings
 from training.contracts import JsonObject
 from training.errors import DeniedError
 from training.spec.scalar_types import NAME_RULE, Line
-from training.store import Store
 
 router = APIRouter(route_class=ApiRoute, tags=["studies"])
 _EXAMPLE: JsonDict = {"pipeline": "search_ranking", "space": {"learning_rate": {"float": [1e-5, 1e-2], "log": True}}, "trials": 20}
@@ -60,7 +59,7 @@ def start_study(wanted: StartStudy, granted: Granted, request: Request, key: Ide
         check_instant(wanted.as_of)
 
     settings, run_id = Settings.from_environment(), ordered_run_id(request, granted.name, key)
-    store = Store(settings.store_uri)
+    store = settings.store()
     if runs.is_ordered(studies.tune_dag_id(pipeline), run_id, conf):
         return accepted(request, "/hpo/studies", studies.study(store, pipeline, run_id))
     if wanted.snapshot is not None:
@@ -71,4 +70,4 @@ def start_study(wanted: StartStudy, granted: Granted, request: Request, key: Ide
 @router.get("/hpo/studies/{id}", responses=responses(404, 422))
 def study(id: RunKey, granted: Granted) -> Study:
     """Show a study: state, space, finished trials, the best one. `id` is that of its run."""
-    return studies.study(Store(Settings.from_environment().store_uri), *granted.run_of(id))
+    return studies.study(Settings.from_environment().store(), *granted.run_of(id))

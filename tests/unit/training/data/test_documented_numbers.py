@@ -14,12 +14,11 @@ from training.sources import csv_reader, jsonl_reader, size_limits
 from training.spec.rules.features import MAX_TEXT_BUCKETS
 from training.spec.sections.drift import Drift
 from training.stages import check_data
-from training.validation.all_checks import DEFAULT_MEMORY
+from training.validation.all_checks import DEFAULT_MEMORY, MAX_RUNS
 from training.validation.checks.label_delay import WARN_SHARE
 from training.validation.columns.histogram import MAX_BINS
 from training.validation.columns.values import MAX_FREQUENT, MAX_HELD, MAX_TEXT
 from training.validation.drift.within_snapshot import FREQUENT_VALUES
-from training.validation.earlier_runs import MAX_RUNS
 from training.validation.snapshot_view import CHUNK_ROWS
 
 MIB = 1 << 20

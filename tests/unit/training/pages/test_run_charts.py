@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from training.pages.validation import MAX_RUN_COLUMNS, RUN_HEIGHT, RunChart, render_report, run_charts
-from training.validation.earlier_runs import MAX_RUNS, _age_hours, with_run
+from training.validation.all_checks import MAX_RUNS, _age_hours, with_run
 from training.validation.results import Findings
 
 DAY = datetime(2026, 1, 2, tzinfo=UTC)
