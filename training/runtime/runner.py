@@ -143,7 +143,7 @@ def _attempt(
         lease = Lease.acquire(work_folder, owner=request.run.owner, attempt_id=request.attempt_id, takeover_epoch=request.takeover_epoch)
         context.lease = lease
         if lease.epoch > 1:
-            _refuse_finished(work_folder, lease)
+            _refuse_finished(work_folder, lease, request)
         if lease.is_restart:
             # A Job starts a member again that ends with 75, whatever the reason, until the launch is deleted, and the reason is read about
             # as late as that: why an attempt failed by itself is kept.
@@ -192,13 +192,15 @@ def _check_startable(request: StageRequest, work_folder: WorkFolder) -> LoadedCo
     return code
 
 
-def _refuse_finished(work_folder: WorkFolder, lease: Lease) -> None:
+def _refuse_finished(work_folder: WorkFolder, lease: Lease, request: StageRequest) -> None:
     """End an attempt whose work another one has committed, and make the result where that one could not.
+
+    What acts on the world is done again instead: twice has the same effect, and the ledger may have been replaced by an earlier one.
 
     Raises:
         LeaseLostError: `attempt.over`. An error, not a return: other ranks that have begun would wait for this one.
     """
-    if lease.committed is not None:
+    if request.code_version and lease.committed is not None:
         result = StageResult.from_mapping(lease.committed)
         if work_folder.has_artifact(result):
             work_folder.create_result(result)

@@ -226,20 +226,22 @@ def test_work_of_another_run_that_is_under_way_is_not_started_twice(store: Store
     assert record["code"] == "lease.held"
 
 
+def away(_folder: WorkFolder, _result: StageResult) -> bool:
+    raise UnavailableError("storage.unavailable", "no answer")
+
+
 @pytest.mark.parametrize("run_id", ["r1", "other"], ids=["the same task", "another run"])
 def test_work_whose_result_could_not_be_written_after_its_commit_is_not_done_again(
     run_id: str, store: Store, work_folder: WorkFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def away(_folder: WorkFolder, _result: StageResult) -> bool:
-        raise UnavailableError("storage.unavailable", "no answer")
-
+    monkeypatch.setenv("NIGHTSHIFT_CODE_VERSION", code := "sha256:1")
     with monkeypatch.context() as storage:
         storage.setattr(WorkFolder, "create_result", away)
-        assert run(make(), ask(store, "a1"), stop=StopFlag()) is ExitCode.UNAVAILABLE
-        again = ask(store, "a2", run_id=run_id, takeover_epoch=1)
+        assert run(make(), ask(store, "a1", code=code), stop=StopFlag()) is ExitCode.UNAVAILABLE
+        again = ask(store, "a2", run_id=run_id, takeover_epoch=1, code=code)
         assert run(fail_with(RuntimeError("ran again")), again, stop=StopFlag()) is ExitCode.UNAVAILABLE
     assert work_folder.result() is None
-    again = ask(store, "a3", run_id=run_id, takeover_epoch=2)
+    again = ask(store, "a3", run_id=run_id, takeover_epoch=2, code=code)
     assert run(fail_with(RuntimeError("ran again")), again, stop=StopFlag()) is ExitCode.PREEMPTED
     record, result = work_folder.error("a3"), work_folder.result()
     assert record is not None
@@ -247,6 +249,24 @@ def test_work_whose_result_could_not_be_written_after_its_commit_is_not_done_aga
     assert result is not None
     assert (result.attempt_id, result.attempts, result.run.run_id, result.scalars) == ("a1", 1, "r1", {"rows": 1})
     assert result.usage is not None
+
+
+def test_decision_whose_result_could_not_be_written_is_made_again_in_the_ledger_of_now(
+    store: Store, work_folder: WorkFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decided = set[str]()
+
+    def decide(context: StageContext) -> StageOutput:
+        decided.add(context.request.attempt_id)
+        return make()(context)
+
+    with monkeypatch.context() as storage:
+        storage.setattr(WorkFolder, "create_result", away)
+        assert run(decide, ask(store, "a1"), stop=StopFlag()) is ExitCode.UNAVAILABLE
+    decided.clear()  # The ledger comes from a backup.
+    assert run(decide, ask(store, "a2"), stop=StopFlag()) is ExitCode.DONE
+    assert decided == {"a2"}
+    assert work_folder.result() is not None
 
 
 def test_committed_work_without_its_artifact_is_done_again(store: Store, work_folder: WorkFolder) -> None:
