@@ -111,7 +111,7 @@ def percent(value: Any, digits: int = 1) -> str:
     return number(value) if known is None else f"{100 * known:.{digits}f} %"
 
 
-def share_change(value: float, *, beside: float | None = None) -> str:
+def share_change(value: float, *, beside: float | None) -> str:
     """Return a relative change as per cent with its sign: `+0.1 %`; of a change below 0.05 % one significant digit.
 
     Args:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 from collections.abc import Mapping
 from typing import Final
 
@@ -21,7 +20,7 @@ MLFLOW_PASSWORD: Final = Variable(name="MLFLOW_TRACKING_PASSWORD", set_by="other
 MLFLOW_TOKEN: Final = Variable(name="MLFLOW_TRACKING_TOKEN", set_by="others", meaning="MLflow: bearer token, where there is no account")
 
 
-def account_header(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+def account_header(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the header of MLflow's account, as MLflow's client makes it of the same variables; empty: there is none."""
     if username := MLFLOW_USER.value(environ):
         return basic(username, MLFLOW_PASSWORD.value(environ))

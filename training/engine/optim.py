@@ -6,7 +6,7 @@ It is made of the parameters that `Strategy.place` returns: after the model is p
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -137,8 +137,3 @@ class ScheduledOptimizer:
             parameter = self._parameters[name]
             # The step too: the fused kernel reads it where the parameter is.
             self._optimizer_of[parameter].state[parameter][key] = tensor.to(parameter.device)
-
-
-def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float = MAX_GRAD_NORM) -> float:
-    """Scale gradients down to `max_norm` where their norm is larger; return the norm before. The process must have the whole gradients."""
-    return float(nn.utils.clip_grad_norm_(parameters, max_norm))

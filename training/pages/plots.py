@@ -149,7 +149,7 @@ def regression_plots(labels: Floats, models: Models) -> dict[str, str]:
     }
 
 
-def multiclass_plots(labels: Floats, models: Models, classes: Sequence[str] = ()) -> dict[str, str]:
+def multiclass_plots(labels: Floats, models: Models, classes: Sequence[str]) -> dict[str, str]:
     """Return the candidate's confusion matrix, and how sure each model is against how often it is right; scores are [n, classes]."""
 
     def calibration(chart: Chart, name: str, scores: Floats) -> None:

@@ -151,7 +151,7 @@ def _check_has_time(uri: str, partition: str, names: Iterable[str]) -> None:
         raise DataError("partition.null", message, hint=hint)
 
 
-def source_object(uri: str, root: str | None = None) -> SourceObject | None:
+def source_object(uri: str, root: str) -> SourceObject | None:
     """Return the one file at `uri`; None where there is none, or a folder.
 
     Args:

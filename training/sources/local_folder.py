@@ -23,12 +23,12 @@ def is_data(name: str) -> bool:
     return (not name.startswith(("_", ".")) and not name.lower().endswith(CHECKSUMS)) or name == NULL_FOLDER
 
 
-def check_local_source(uri: str, root: str | None = None) -> None:
+def check_local_source(uri: str, root: str | None) -> None:
     """Check the file at `uri`, or every data file below it; nothing to do for object stores and for what does not exist.
 
     Args:
         uri: of a file or a folder. Files and folders that are not data (`is_data`) are not looked at.
-        root: the source's folder, or a file in it; absent: `uri`.
+        root: the source's folder, or a file in it; None: `uri`.
 
     Raises:
         DataError: `source.not_a_file`, something is not a regular file; `source.outside`, a symbolic link leaves the source's folder.

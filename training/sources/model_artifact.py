@@ -29,7 +29,7 @@ _BEGINNINGS: Final[Mapping[str, Callable[[bytes], bool]]] = {
 }
 
 
-def fetch_artifact(uri: str, path: Path, *, root: str, format_name: str, sha256: str | None = None) -> str:
+def fetch_artifact(uri: str, path: Path, *, root: str, format_name: str, sha256: str | None) -> str:
     """Copy the file at `uri` to the local `path`; return its SHA-256.
 
     Args:

@@ -38,7 +38,7 @@ class GuessedLabel:
     note: str = ""
 
 
-def label_of(table: FoundTable, name: str, *, task: str = "", positive: str = "") -> GuessedLabel:
+def label_of(table: FoundTable, name: str, *, task: str, positive: str) -> GuessedLabel:
     """Return what is predicted.
 
     Args:

@@ -71,7 +71,7 @@ class EventTime:
         return f"timezone({literal(self.zone)}, {self.sql})" if self.zone else self.sql
 
 
-def event_time_of(table: FoundTable, name: str, *, zone: str, now: datetime, time_format: str = "") -> EventTime:
+def event_time_of(table: FoundTable, name: str, *, zone: str, now: datetime, time_format: str) -> EventTime:
     """Return how a column is read as an instant.
 
     Args:

@@ -6,7 +6,6 @@ opened with rights that nobody gave it. What is not configured is refused before
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -64,7 +63,7 @@ KEYS_HINT: Final = {
 }
 
 
-def identity_options(uri: str, environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
+def identity_options(uri: str, environ: Mapping[str, str]) -> dict[str, Any]:
     """Return the client's option for requests without a signature, if that is the identity of a bucket; else nothing.
 
     Args:

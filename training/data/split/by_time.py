@@ -146,7 +146,7 @@ def check_sizes(rows: Mapping[str, NDArray[np.int64]], num_rows: int, *, hint: s
             raise DataError("data.too_small", message, hint=hint)
 
 
-def is_before(event_time: NDArray[np.datetime64], end: datetime, *, groups: NDArray[np.int32] | None = None) -> NDArray[np.bool_]:
+def is_before(event_time: NDArray[np.datetime64], end: datetime, *, groups: NDArray[np.int32] | None) -> NDArray[np.bool_]:
     """Return [n]: whether a row, or its group's first one, is earlier than `end`; arguments as `decisive_times`."""
     return np.asarray(_decisive(event_time.astype("datetime64[us]", copy=False).view(np.int64), groups) < _microseconds(end))
 

@@ -14,7 +14,6 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from training.data.dataset.loader import Batch
-from training.engine.optim import clip_gradients
 from training.engine.optimizers import MakeMuon, whole_muon
 from training.engine.parallel.gang import Gang
 from training.engine.parallel.strategy import SumLoss
@@ -152,7 +151,7 @@ class ReplicatedModel:
     def clip(self, max_norm: float) -> float:
         # Reading the norm waits for the collectives of a GPU.
         with self.gang.collectives():
-            return clip_gradients(self._parameters.values(), max_norm)
+            return float(nn.utils.clip_grad_norm_(self._parameters.values(), max_norm))
 
     def summed_loss(self, batches: Iterable[Batch], loss: SumLoss) -> float:
         """Each rank sums its share with the bare module; ranks meet only when all are done, in the patient group.

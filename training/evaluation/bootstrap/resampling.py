@@ -47,7 +47,7 @@ def resampled_means(components: Floats, seed: int) -> Floats:
     return means
 
 
-def resampled_parts(components: Floats, starts: NDArray[np.int64], seed: int, num_resamples: int = NUM_RESAMPLES) -> Floats:
+def resampled_parts(components: Floats, starts: NDArray[np.int64], seed: int) -> Floats:
     """Return what each part of the units adds to the means of each resample, [resamples, parts, components].
 
     Args:
@@ -58,7 +58,7 @@ def resampled_parts(components: Floats, starts: NDArray[np.int64], seed: int, nu
     columns = np.ascontiguousarray(components.T, dtype=np.float32)[None]
     edges = [*starts.tolist(), len(components)]
     chunks = []
-    for weights in resampled_weights(len(components), seed, num_resamples):
+    for weights in resampled_weights(len(components), seed):
         # Dot products rather than one product of matrices: that would start threads, which cost more than they save here.
         sums = [np.vecdot(weights[:, None, start:stop], columns[:, :, start:stop]) for start, stop in itertools.pairwise(edges)]
         chunks.append(np.stack(sums, axis=1) / weights.sum(axis=1, dtype=np.float64)[:, None, None])

@@ -53,7 +53,7 @@ class ValueColumn:
     """Rows of the values that were asked for, 0 for one that is not there."""
 
 
-def count_values(view: TableView, column: str, *, cut_us: int | None, num_by_older: int, named: Collection[str] = ()) -> ValueColumn:
+def count_values(view: TableView, column: str, *, cut_us: int | None, num_by_older: int, named: Collection[str]) -> ValueColumn:
     """Count the values of a sound column.
 
     Args:
