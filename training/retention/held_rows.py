@@ -25,6 +25,7 @@ from training.stage_table import TRAININGS
 from training.store import Store, records
 from training.store.bucket import Listed
 from training.store.condemned import GONE
+from training.store.leases import COMMIT
 from training.store.reachability import Unit, content_keys, heads, texts_of, units
 from training.store.work_folder import StoreUri
 
@@ -183,8 +184,8 @@ class RowSearch:
     def results_of(self, pipeline: str) -> Iterator[str]:
         """Yield the URIs of the artifacts that the pipeline's ingests made."""
         for unit in self._units:
-            if unit.key.startswith(f"stages/{pipeline}/ingest/") and unit.has("_RESULT.json"):
-                yield str(self._record(f"{unit.key}/_RESULT.json")["artifact_uri"])
+            if unit.key.startswith(f"stages/{pipeline}/ingest/") and (result := self._result(unit)):
+                yield str(result["artifact_uri"])
 
     def _manifests(self) -> Iterator[tuple[str, _Known]]:
         for entry in self._bucket.list("manifests"):
@@ -259,7 +260,7 @@ class RowSearch:
         keys, pipelines = {holder.key for holder in found.holders.values()}, set[str]()
         unfinished = []
         for unit in self._units:
-            result = self._record(f"{unit.key}/_RESULT.json") if unit.has("_RESULT.json") else {}
+            result = self._result(unit)
             requests = [self._record(entry.key) for entry in unit.entries if entry.key.endswith("/_REQUEST.json")]
             made = set(content_keys(result.get("artifact_uri")))
             read = {key for request in requests for key in content_keys(request.get("inputs"))}
@@ -278,8 +279,7 @@ class RowSearch:
             found.logs |= _logs(unit) if unit.key.split("/")[1] in pipelines else set()
 
     def _add_checkpoints(self, found: HeldRows, unit: Unit, model_key: str) -> None:
-        journal = [self._record(entry.key) for entry in unit.entries if entry.key.startswith(f"{unit.key}/journal/")]
-        for digest in {StoreUri(key).digest for key in content_keys(journal)} & set(self._known):
+        for digest in {StoreUri(key).digest for key in content_keys(self._journal(unit))} & set(self._known):
             if self._known[digest].kind == "checkpoint":
                 found.weights[digest] = replace(self._holder(digest), model_key=model_key)
 
@@ -300,6 +300,15 @@ class RowSearch:
                 found.runs.add((pipeline, run))
                 # That of a validation that failed is in no result.
                 found.pages |= {key for name, value in values.items() if name == "reports/validation" for key in content_keys(value)}
+
+    def _result(self, unit: Unit) -> Any:
+        """Return the result of a work; that of its last commit where the file could not be written; empty where there is none."""
+        if unit.has("_RESULT.json"):
+            return self._record(f"{unit.key}/_RESULT.json")
+        return next((record["payload"] for record in reversed(self._journal(unit)) if record.get("kind") == COMMIT), {})
+
+    def _journal(self, unit: Unit) -> list[Any]:
+        return [self._record(entry.key) for entry in unit.entries if entry.key.startswith(f"{unit.key}/journal/")]
 
     def _record(self, key: str) -> Any:
         data = self._bucket.find(key)

@@ -145,6 +145,16 @@ def test_after_an_erasure_no_file_of_the_store_has_the_rows_and_weights_stay(
     assert not copies.exists()
 
 
+def test_pages_of_work_whose_result_could_not_be_written_after_its_commit_are_erased(store: Store) -> None:
+    for key in [key for key in files(store) if key.endswith("/_RESULT.json")]:
+        work_folder = store.work_folder(*key.split("/")[1:4])
+        work_folder.write_error(work_folder.attempts()[-1], {"code": "storage.unavailable", "exit_code": int(ExitCode.UNAVAILABLE)})
+        store.bucket.delete(key)
+    assert store.bucket.list("reports")
+    assert main(ORDERED) == 0
+    assert not store.bucket.list("reports")
+
+
 def test_an_erasure_on_s3_writes_nothing_until_it_is_ordered_and_leaves_no_rows(
     s3_store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
