@@ -70,7 +70,7 @@ def to_json(tables: Tables, *, snapshot: str, as_of: Instant, runs: Sequence[Jso
     Args:
         snapshot: digest.
         as_of: of the run.
-        runs: `earlier_runs.numbers_of_run` this snapshot and those before, oldest first.
+        runs: `all_checks.numbers_of_run` of this snapshot and those before, oldest first.
     """
     columns = {table: {name: _stored(counts) for name, counts in found.items()} for table, found in tables.items()}
     return {"format": FORMAT, "snapshot": snapshot, "as_of": instant_text(as_of), "tables": columns, "runs": list(runs)}
