@@ -93,7 +93,7 @@ def journal(tmp_path: Path, experiment: str) -> RunJournal:
 def write(journal: RunJournal, experiment: str) -> None:
     journal.describe(RunDescription(experiment=experiment, name="r", tags={"a": "b"}, parameters={"lr": "1"}, started_at_ms=STARTED_MS))
     add_attempt(journal, POINTS[:3], End(status="FAILED", ended_at_ms=STARTED_MS + 3500))
-    add_attempt(journal, [*POINTS[3:], *MORE], End(status="FINISHED", ended_at_ms=STARTED_MS + 9500))
+    add_attempt(journal, [*POINTS[3:], *MORE], End(status="FINISHED", ended_at_ms=STARTED_MS + 9500, metrics={"best": 0.25}))
 
 
 def add_attempt(journal: RunJournal, points: list[RawPoint], end: End | None) -> str:
@@ -125,6 +125,8 @@ def assert_delivered_once(journal: RunJournal, experiment: str) -> None:
         assert sorted(found) == sorted((key, str(value), step, at) for key, value, step, at in [*POINTS, *MORE] if key == name)
     assert (run.info.status, run.info.start_time, run.info.end_time) == ("FINISHED", STARTED_MS, STARTED_MS + 9500)
     assert run.data.params == {"lr": "1"}
+    (best,) = client.get_metric_history(run.info.run_id, "best")
+    assert (best.value, best.step, best.timestamp) == (0.25, 0, STARTED_MS + 9500)
     assert run.data.tags["a"] == "b"
     assert journal.backlogs() == []
     assert pending_journals(journal.bucket) == []
@@ -304,8 +306,9 @@ def test_nothing_is_lost_while_mlflow_is_away(
 def test_metric_that_mlflow_refuses_is_dropped_alone_and_named(
     journal: RunJournal, experiment: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    add_attempt(journal, [("ndcg@10", 0.5, 4, STARTED_MS)], None)
+    add_attempt(journal, [("ndcg@10", 0.5, 4, STARTED_MS), ("mrr", 0.75, 4, STARTED_MS)], None)
     deliver_if_reachable(journal)
+    assert runs_of(experiment)[0].data.metrics["mrr"] == 0.75
     assert "MLflow refuses the metric 'ndcg@10' of step 4, which is dropped" in caplog.text
     assert_delivered_once(journal, experiment)
 
