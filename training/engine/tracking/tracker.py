@@ -205,7 +205,8 @@ class Tracker:
     def _write(self) -> None:
         if not self._backlog:
             self._begin()
-        elif time.time() - self._noted_at >= NOTE_SECONDS:
+        elif not self._writing.is_closing and time.time() - self._noted_at >= NOTE_SECONDS:
+            # Not beside `finish`, whose note has the status.
             self._note(self._backlog)
         if found := self._machine.sample_if_due():
             self.log(self._step, **found)

@@ -236,6 +236,31 @@ def test_points_are_kept_after_housekeeping_took_a_training_that_had_slept_for_k
     assert not tracker.close()
 
 
+def test_status_stays_where_a_slow_store_delays_the_last_points_until_a_note_is_due(
+    bench: LoopBench, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append, waits, answers = JournalWriter.append, threading.Event(), threading.Event()
+
+    def slow(writer: JournalWriter, points: Any) -> int:
+        waits.set()
+        assert answers.wait(20)
+        return append(writer, points)
+
+    monkeypatch.setattr(JournalWriter, "append", slow)
+    monkeypatch.setattr(tracking, "WRITE_LIMIT_SECONDS", 0.0)
+    tracker = tracker_of(bench)
+    tracker.log(1, loss=1.0)
+    assert waits.wait(20)
+    assert not tracker.close()
+    tracker._noted_at -= 3600
+    tracker.finish("FINISHED")
+    answers.set()
+    tracker._writing.close(20)
+    deliver_if_reachable(journal_of(bench))
+    (run,) = server.runs.values()
+    assert (run["status"], names_and_steps(run["points"])[0]) == ("FINISHED", ("loss", 1.0, 1))
+
+
 def test_server_that_comes_back_gets_what_was_kept_without_another_attempt(
     bench: LoopBench, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
