@@ -6,7 +6,8 @@
 A pipeline is docs/examples/cancelled_orders with the last twenty days of its orders (about 600 rows) and a model of its own. In each round
 each checkout gets a new installation, with Airflow and MLflow; all DAGs are parsed before the runs are made, and all are unpaused by one
 request. Times are those of Airflow's database, from that request on; CPU seconds are of all processes of the installation until the last
-run has ended. `training busy` is the share of the training slots that were in use, over the time in which a training waited.
+run has ended. `training busy` is the share of the training slots that were in use, over the time in which a training waited for one: a
+task has its slot from when it is queued, before its process has started.
 Without `--base` this checkout alone is measured. `--slots` sets NIGHTSHIFT_SLOTS for this checkout.
 
 With `--kills` the scheduler is killed after a quarter of the decisions, MLflow after the half, and every process of the installation,
@@ -46,10 +47,10 @@ EXAMPLE: Final = "cancelled_orders"
 AS_OF: Final = "2026-03-17T02:00:00+00:00"
 PREFIX: Final = f"{EXAMPLE}_"
 """Of the pipelines' names."""
-TASKS: Final = """SELECT dag_id, task_id, state, scheduled_dttm, start_date, end_date FROM task_instance
-WHERE run_id = 'night' AND end_date NOT NULL"""
-EARLIER_TRIES: Final = """SELECT dag_id, task_id, state, scheduled_dttm, start_date, end_date FROM task_instance_history
-WHERE run_id = 'night' AND start_date NOT NULL AND end_date NOT NULL"""
+TASKS: Final = """SELECT dag_id, task_id, state, scheduled_dttm, queued_dttm, start_date, end_date FROM task_instance
+WHERE run_id = 'night' AND queued_dttm NOT NULL AND end_date NOT NULL"""
+EARLIER_TRIES: Final = """SELECT dag_id, task_id, state, scheduled_dttm, queued_dttm, start_date, end_date FROM task_instance_history
+WHERE run_id = 'night' AND queued_dttm NOT NULL AND start_date NOT NULL AND end_date NOT NULL"""
 NIGHT_SECONDS: Final = 7200.0
 KILLED_SHARES: Final = (("scheduler", 0.25), ("mlflow", 0.5), ("everything", 0.75))
 """What `--kills` kills, and after which share of the decisions."""
@@ -63,6 +64,8 @@ class Task:
     task_id: str
     state: str
     scheduled_at: float
+    queued_at: float
+    """From then on it has its slot."""
     started_at: float
     ended_at: float
 
@@ -214,8 +217,9 @@ def tasks(database: Path, query: str) -> Iterator[Task]:
     """Yield the tries of the night that have ended."""
     with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=30)) as connection:
         for row in connection.execute(query):
-            scheduled, started, ended = (datetime.fromisoformat(f"{text}+00:00").timestamp() for text in row[3:])
-            yield Task(dag_id=row[0], task_id=row[1], state=row[2], scheduled_at=scheduled, started_at=started, ended_at=ended)
+            instants = [datetime.fromisoformat(f"{text}+00:00").timestamp() for text in row[3:]]
+            names = ("scheduled_at", "queued_at", "started_at", "ended_at")
+            yield Task(dag_id=row[0], task_id=row[1], state=row[2], **dict(zip(names, instants, strict=True)))
 
 
 def decided(found: Iterable[Task]) -> list[float]:
@@ -235,15 +239,15 @@ def times(found: Sequence[Task], due_at: float) -> dict[str, Any]:
 
 
 def busy_share(trainings: Sequence[Task]) -> float:
-    """Return the share of the training slots (the most trainings at a time) that was in use while a training waited; 1 if none ever did."""
-    instants = sorted({instant for task in trainings for instant in (task.scheduled_at, task.started_at, task.ended_at)})
+    """Return the share of the training slots (the most in use at a time) in use while a training waited for one; 1 if none ever did."""
+    instants = sorted({instant for task in trainings for instant in (task.scheduled_at, task.queued_at, task.ended_at)})
     waited, busy, most = 0.0, 0.0, 1
     for begin, end in itertools.pairwise(instants):
-        running = sum(task.started_at <= begin < task.ended_at for task in trainings)
-        most = max(most, running)
-        if any(task.scheduled_at <= begin < task.started_at for task in trainings):
+        held = sum(task.queued_at <= begin < task.ended_at for task in trainings)
+        most = max(most, held)
+        if any(task.scheduled_at <= begin < task.queued_at for task in trainings):
             waited += end - begin
-            busy += running * (end - begin)
+            busy += held * (end - begin)
     return busy / (waited * most) if waited else 1.0
 
 
