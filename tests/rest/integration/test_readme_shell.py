@@ -32,7 +32,7 @@ NUM_SEARCHES = 60
 ANSWER = b"y\n"
 """What the user types when `rollback` asks."""
 
-FIRST_WORDS = "make|eval|airflow|mlflow|nightshift|python|export|ls|sh|curl|docker|kubectl|helm|cp|mkdir|gunzip|umask|python3"
+FIRST_WORDS = "make|eval|airflow|mlflow|nightshift|python|export|ls|sh|curl|docker|kubectl|helm|cp|mkdir|gunzip|unzip|umask|python3"
 WORDS = re.compile(rf"(\w+=(\$\(.*?\)|\S*) )*({FIRST_WORDS})\s")
 """First words of a shell line, after the variables that it sets."""
 
@@ -47,6 +47,7 @@ OTHER_BLOCKS = (
 
 CLUSTER = "needs a Kubernetes cluster; tests/kubernetes and tests/unit/docker cover it"
 DOCKER = "needs docker; tests/unit/docker covers the files"
+WHEEL = "needs a wheel of torch, half a gigabyte"
 NOT_HERE = {
     "docker compose": DOCKER,
     "NIGHTSHIFT_COMMIT=$(git rev-parse HEAD) docker compose": DOCKER,
@@ -55,6 +56,8 @@ NOT_HERE = {
     "cp .env backup": DOCKER,
     "umask 077": DOCKER,
     "python3 -m benchmarks.gpu": "needs a card; tests/unit/benchmarks rehearses it",
+    "unzip -q torch": WHEEL,
+    "MYPYPATH=.local/torch": WHEEL,
     "cp backup/env": DOCKER,
     "mkdir -p backup": DOCKER,
     "kubectl ": CLUSTER,
