@@ -146,8 +146,8 @@ class SleepTolerantLocalExecutor(LocalExecutor):
         ends only the next one. Where the database cannot be written to, the loop after that tries again.
 
         The time of their last examination is removed, as if they had never been examined. Each loop starts new runs, which have none:
-        with an old time instead, hundreds that are due at once would all come before. Runs of paused DAGs have one: without it the
-        scheduler never ends them. So do runs with a logical date in the future, from which a look only turns away: it is that date.
+        with an old time instead, hundreds that are due at once would all come before. Runs of paused DAGs keep a time: without it the
+        scheduler never ends them. Runs with a logical date in the future, in which it starts no task yet, get that date: they come last.
         """
         runs = {(key.dag_id, key.run_id) for key in self._ended if isinstance(key, TaskInstanceKey)}
         of_run = (TaskInstance.dag_id == DagRun.dag_id, TaskInstance.run_id == DagRun.run_id)

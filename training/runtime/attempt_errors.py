@@ -16,7 +16,7 @@ HUNG: Final = 128 + signal.SIGALRM
 """Exit code, as a shell reports it, of a process that did not move within the limit of its phase (`training.process.liveness`)."""
 MAX_TRACEBACK_CHARS: Final = 8000
 UNKNOWN: Final = Phase("start", "or what came before the first heartbeat", 0.0)
-"""Of a process without a heartbeat: it hung before the first one, or held the GIL from then on."""
+"""Of a process without a readable heartbeat."""
 STOPS: Final = frozenset({"stage.stopped", "train.preempted", "peer.lost"})
 """Codes of the errors of a process that was asked to stop, or whose peers were."""
 

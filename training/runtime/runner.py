@@ -195,7 +195,8 @@ def _check_startable(request: StageRequest, work_folder: WorkFolder) -> LoadedCo
 def _refuse_finished(work_folder: WorkFolder, lease: Lease, request: StageRequest) -> None:
     """End an attempt whose work another one has committed, and make the result where that one could not.
 
-    What acts on the world is done again instead: twice has the same effect, and the ledger may have been replaced by an earlier one.
+    A decision, whose request has no code version, is made again instead: twice has the same effect, and the ledger may have been replaced
+    by an earlier one since.
 
     Raises:
         LeaseLostError: `attempt.over`. An error, not a return: other ranks that have begun would wait for this one.
