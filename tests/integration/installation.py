@@ -229,6 +229,11 @@ class Installation:
         logs = [f"--- {name}\n{self.log(dag_id, run_id, name, tasks[name]['try_number'])[-3000:]}" for name in failed]
         return "\n".join([json.dumps(states), *logs])
 
+    def why_each(self, dag_id: str) -> str:
+        """Return each run of a DAG with its state, and what `why` says of it."""
+        runs = self.api.get(f"/dags/{dag_id}/dagRuns", order_by="run_after")["dag_runs"]
+        return "\n".join(f"{run['dag_run_id']} {run['state']}: {self.why(dag_id, run['dag_run_id'])}" for run in runs) or "no run"
+
     def xcom(self, dag_id: str, run_id: str, task_id: str, key: str = "return_value") -> Any:
         """Return an XCom value, None if there is none."""
         entry = self.api.find(f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/xcomEntries/{key}")

@@ -6,13 +6,14 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
 from nightshift.client import Client, client_of
-from tests.integration.installation import ROOT, Installation
-from tests.integration.story_pipeline import BAD, GOOD, StoryPipeline
+from tests.integration.installation import ROOT, RUN_SECONDS, Installation
+from tests.integration.story_pipeline import BAD, GOOD, NEVER, StoryPipeline
 from training.errors import DeniedError
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(3600)]
@@ -114,6 +115,8 @@ class ByApi:
 def test_a_models_life(installation: Installation, teller: Callable[[Installation, str], Any]) -> None:
     name = f"story_{teller.__name__.lower()}"
     pipeline = StoryPipeline(installation, name, approve_own=False)
+    # The first look comes within seconds of the approval, perhaps before the canary's time is over; another follows within a minute.
+    pipeline.change(NEVER, "* * * * *")
     tell = teller(installation, name)
     # Airflow finds the file, and a person switches it on.
     installation.unpause(name)
@@ -128,7 +131,8 @@ def test_a_models_life(installation: Installation, teller: Callable[[Installatio
     assert tell.approve("2", APPROVER, "seen with Eve") == "approved"
 
     # It is canary, is judged on the days since, and is champion.
-    installation.until(lambda: tell.champion() == "2" or None, "the canary's promotion", timeout_seconds=300)
+    looks = partial(installation.why_each, f"{name}.canary")
+    installation.until(lambda: tell.champion() == "2" or None, "the canary's promotion", timeout_seconds=RUN_SECONDS, why=looks)
     asked, approved, judged = tell.outcomes()[1:]
     assert (asked[:2], approved, judged[:2]) == (("2", "needs_approval"), ("2", "approved", APPROVER), ("2", "accepted"))
 
@@ -138,5 +142,6 @@ def test_a_models_life(installation: Installation, teller: Callable[[Installatio
 
     # The way back.
     tell.roll_back("complaints from the shop")
-    installation.until(lambda: tell.champion() == "1" or None, "the rollback", timeout_seconds=300)
+    rollbacks = partial(installation.why_each, "rollback")
+    installation.until(lambda: tell.champion() == "1" or None, "the rollback", timeout_seconds=RUN_SECONDS, why=rollbacks)
     assert tell.outcomes()[-1][:2] == ("1", "rolled_back")
