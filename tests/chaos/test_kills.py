@@ -18,6 +18,7 @@ from tests.chaos.disturbances import Role
 from tests.chaos.night_harness import roles_in
 from tests.integration.installation import Installation
 from training.contracts import StageResult
+from training.engine.checkpoint.catalog import requests
 
 logger = logging.getLogger(__name__)
 
@@ -126,12 +127,11 @@ def scheduler_log(installation: Installation) -> str:
 
 def attempts_of(installation: Installation, run_id: str, pipeline: str = PIPELINE) -> Iterator[tuple[str, str]]:
     """Yield (work id, attempt id) of the run's training attempts."""
-    bucket = installation.store.bucket
-    for work_id in bucket.folders(f"stages/{pipeline}/train"):
-        work_folder = installation.store.work_folder(pipeline, "train", work_id)
-        for attempt_id in work_folder.attempts():
-            if work_folder.request(attempt_id).run.run_id == run_id:
-                yield work_id, attempt_id
+    store = installation.store
+    for work_id in store.bucket.folders(f"stages/{pipeline}/train"):
+        for request in requests(store, pipeline, work_id):
+            if request.run.run_id == run_id:
+                yield work_id, request.attempt_id
 
 
 def steps_done(installation: Installation, run_id: str, pipeline: str = PIPELINE) -> int:

@@ -138,13 +138,13 @@ def _unserved(look: MLflowState, alias: str, number: str | None, holder: AliasHo
         f"`nightshift rollback {look.model} --to … --reason …` names another version"
     )
     finding = AliasFinding(alias=alias, kind="missing", served="", words=words)
-    mend = None if number is None else partial(look.client.delete_registered_model_alias, look.model, alias)
+    mend = None if number is None else partial(look.writer.delete_registered_model_alias, look.model, alias)
     return replace(difference, mend=mend, finding=finding)
 
 
 def _setter(look: MLflowState, alias: str, holder: AliasHolder | None) -> Callable[[], object]:
     if holder is None:
-        return partial(look.client.delete_registered_model_alias, look.model, alias)
+        return partial(look.writer.delete_registered_model_alias, look.model, alias)
     return partial(_seat, look, alias, holder)
 
 
@@ -162,7 +162,7 @@ def _seat(look: MLflowState, alias: str, holder: AliasHolder) -> None:
         origin = origin_of(look.ledger, look.model, holder)
         place = registered_again(look.store, look.client, look.model, origin, look.hints.get(holder.weights_digest))
         look.note(holder.weights_digest, place)
-    look.client.set_registered_model_alias(look.model, alias, place.number)
+    look.writer.set_registered_model_alias(look.model, alias, place.number)
 
 
 def _is_same(known: RecordedFinding, finding: AliasFinding) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache, partial
 from typing import Any
 
 import mlflow
@@ -27,8 +28,9 @@ class MLflowState:
         found = unless_gone(self.client.get_registered_model, model)
         self.aliases = {} if found is None else {str(alias): str(number) for alias, number in found.aliases.items()}
         self._versions = {str(version.version): version for version in pages(self.client.search_model_versions, f"name = '{model}'")}
-        # `MlflowClient` asks before each write to a version whether its model is a prompt; the search has found no version of prompts.
-        self.versions_writer: Any = self.client._get_registry_client()
+        # `MlflowClient` asks before each write whether the model is a prompt; the search has found no version of prompts.
+        self.writer: Any = self.client._get_registry_client()
+        self._is_loadable = cache(partial(has_logged_model, self.client))
         self._tagged: dict[str, list[Any]] = {}
         for version in sorted(self._versions.values(), key=lambda version: int(version.version)):
             self._tagged.setdefault(version.tags.get(WEIGHTS_TAG, ""), []).append(version)
@@ -41,7 +43,7 @@ class MLflowState:
         facts = noted(self.store, version.source)
         if facts is None:
             return ""
-        return facts.weights_digest if has_logged_model(self.client, version.source) else None
+        return facts.weights_digest if self._is_loadable(version.source) else None
 
     def registration(self, weights_digest: str) -> MLflowRegistration | None:
         """Return where MLflow has these weights, None where it does not have them. The ledger notes a place that is new."""
@@ -51,7 +53,7 @@ class MLflowState:
         for version in self._tagged.get(weights_digest, ()):
             facts = noted(self.store, version.source)
             # The store's note proves what the tag says: users may write tags.
-            if facts is not None and facts.weights_digest == weights_digest and has_logged_model(self.client, version.source):
+            if facts is not None and facts.weights_digest == weights_digest and self._is_loadable(version.source):
                 found = registration_of(version.version, version.source, facts)
                 self.note(weights_digest, found)
                 return found

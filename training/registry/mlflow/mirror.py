@@ -158,7 +158,7 @@ def _tags(look: MLflowState, shown: Mapping[str, Any]) -> list[Difference]:
             what=f"tag {name} of version {shown[weights].version}",
             found=shown[weights].tags.get(name),
             expected=value,
-            mend=partial(look.versions_writer.set_model_version_tag, look.model, str(shown[weights].version), name, value),
+            mend=partial(look.writer.set_model_version_tag, look.model, str(shown[weights].version), name, value),
         )
         for weights, tags in expected_tags(look.history, look.standing).items()
         if weights in shown
@@ -184,7 +184,7 @@ def _descriptions(look: MLflowState, shown: Mapping[str, Any]) -> list[Differenc
             what=f"description of version {shown[weights].version}",
             found=found[weights],
             expected=text,
-            mend=partial(look.versions_writer.update_model_version, look.model, str(shown[weights].version), text),
+            mend=partial(look.writer.update_model_version, look.model, str(shown[weights].version), text),
         )
         for weights, text in expected.items()
         if found[weights] != text and (not found[weights] or DECIDED_BY in found[weights] or is_schema_alone(found[weights]))

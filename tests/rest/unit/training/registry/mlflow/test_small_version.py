@@ -81,9 +81,8 @@ def test_a_version_of_a_small_model_is_few_requests_and_few_files(server: Server
     for night, (epochs, depth) in enumerate(((1, 1), (20, 3), (20, 4))):
         bench.spec = bench.spec_of({"epochs: 20": f"epochs: {epochs}", "max_depth: 3": f"max_depth: {depth}"})
         work, dataset = f"night {night}", {"dataset": bench.dataset_uri}
-        model = bench.stage("train", dataset, {"world_size": 1}, work=work)
-        # How often a training sends its metrics depends on how long it takes.
         before = len(server.requests())
+        model = bench.stage("train", dataset, {"world_size": 1}, work=work)
         training = bench.store.work_folder("orders", "train", work.encode().hex().rjust(64, "0"))
         parameters = {"training_uri": training.uri, "mlflow_run_id": model.scalars.get("mlflow_run_id")}
         inputs = {**dataset, "model": model.artifact_uri}
