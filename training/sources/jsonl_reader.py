@@ -23,6 +23,8 @@ MAX_LINE_BYTES: Final = 16 * 1024 * 1024
 BATCH_BYTES: Final = 8 * 1024 * 1024
 """Of text: a batch ends with the line that reaches it."""
 BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+LINES_HINT: Final = 'write one JSON object per line, {"id": 1, "name": "a"}, and nothing between the lines'
+ARRAY_HINT: Final = "the file is an array: make a line of each of its objects (jq -c '.[]' FILE > rows.jsonl)"
 TEXTS: Final = frozenset({"string", "date", "timestamp"})
 ACCEPTED: Final[Mapping[str, frozenset[type]]] = {
     **dict.fromkeys(("int8", "int16", "int32", "int64"), frozenset({int})),
@@ -108,14 +110,15 @@ def _parsed(number: int, line: bytes, *, source: str) -> JsonObject:
     except UnicodeDecodeError as err:
         raise _malformed(source, number, not_utf8(line[err.start]), "save the file as UTF-8") from err
     except json.JSONDecodeError as err:
-        hint = 'write one JSON object per line, {"id": 1, "name": "a"}, and nothing between the lines'
+        hint = ARRAY_HINT if number == 1 and line.lstrip().startswith(b"[") else LINES_HINT
         raise _malformed(source, number, f"not JSON: {err.msg} at character {err.pos + 1}", hint) from err
     except RecursionError as err:
         raise _malformed(source, number, "values are nested too deeply", "write plain values") from err
     except ValueError as err:
         raise _malformed(source, number, str(err), "correct the line") from err
     if not isinstance(found, dict):
-        raise _malformed(source, number, f"{_in_json(found)} is not a JSON object", "write one object per line, with a key for each column")
+        hint = ARRAY_HINT if number == 1 and isinstance(found, list) else "write one object per line, with a key for each column"
+        raise _malformed(source, number, f"{_in_json(found)} is not a JSON object", hint)
     return found
 
 

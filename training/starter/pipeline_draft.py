@@ -23,7 +23,7 @@ from training.starter.series import Series, series_of
 from training.starter.splits import DAY, span_of, split_of
 from training.starter.strange_times import StrangeTimes, strange_times
 from training.starter.tables import FoundTable, Report
-from training.starter.time_columns import EventTime, later_times, times_of
+from training.starter.time_columns import EventTime, is_text_time, later_times, likely_times
 from training.starter.yaml_scalars import duration, flow_list, scalar
 
 FEW_VALUES: Final = 50
@@ -142,7 +142,7 @@ def _measured(time: EventTime, features: dict[str, str], known_before: Sequence[
 def _notes(table: FoundTable, time: EventTime, row_number: str, zone: str) -> list[str]:
     notes = []
     if time.is_constant:
-        likely = ", ".join(times_of(table)[:5])
+        likely = ", ".join(likely_times(table)[:5])
         notes.append(f"if a column says when a row happened, name it: --time COLUMN{f' ({likely})' if likely else ''}")
     for name in later_times(table, time):
         kind = "" if table.columns[name].type == "timestamp" else f"type: timestamp, zone: {zone}, "
@@ -212,6 +212,8 @@ def _feature(table: FoundTable, column: FoundColumn, *, is_key: bool) -> tuple[s
         if column.type.startswith("int") and may_be_id(table, column) and is_unique(table, [quoted(column.name)]):
             return "", "each row has its own value: an id"
         return _number_transform(table, column), ""
+    if is_text_time(table, column):
+        return "", "a time in a text: --time reads it; for a feature, derive a timestamp of it"
     if count <= FEW_VALUES:
         return "{transform: category}", ""
     if count <= known / 2 and not (is_key and count > known / 10):

@@ -234,6 +234,23 @@ def times_of(table: FoundTable) -> list[str]:
     return [each.source_name for each in table.columns.values() if each.type in ("timestamp", "date") or each.is_local_time]
 
 
+def is_text_time(table: FoundTable, column: FoundColumn) -> bool:
+    """Return whether a column has texts that are all times in the forms of FORMATS; the first ones decide for most columns."""
+    if column.type != "string" or column.num_missing == table.num_rows:
+        return False
+    name = quoted(column.name)
+    at = f"try_strptime({name}, [{', '.join(map(literal, FORMATS))}])"
+    query = f"SELECT coalesce(bool_and(coalesce(year({at}) BETWEEN {YEARS[0]} AND {YEARS[1]}, false)), false) FROM "  # noqa: S608 - quoted
+    given = f"(SELECT {name} FROM rows WHERE {name} IS NOT NULL"  # noqa: S608 - quoted
+    return bool(table.value(f"{query}{given} LIMIT 100)") and table.value(f"{query}{given})"))
+
+
+def likely_times(table: FoundTable) -> list[str]:
+    """Return the columns that `--time` can name, as far as they are times for sure or look like them; as the file names them."""
+    texts = [each.source_name for each in table.columns.values() if not each.num_missing and is_text_time(table, each)]
+    return [*times_of(table), *texts]
+
+
 def later_times(table: FoundTable, time: EventTime) -> list[str]:
     """Return the columns whose times are never before the event, and sometimes after it; a day and a local time may be a day off.
 
@@ -255,7 +272,7 @@ def later_times(table: FoundTable, time: EventTime) -> list[str]:
 
 
 def _candidates(table: FoundTable) -> str:
-    likely = times_of(table)
+    likely = likely_times(table)
     if likely:
         return f"columns with times: {', '.join(likely[:10])}"
     return f"{table.listed()}; without --time all rows have one instant"

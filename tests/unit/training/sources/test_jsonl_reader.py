@@ -71,6 +71,14 @@ def test_damage_is_named_with_its_line(tmp_path: Path, second: bytes, code: str,
     assert caught.value.message.startswith(f"f.jsonl, {message}")
 
 
+@pytest.mark.parametrize("data", [b'[\n  {"n": 1},\n', b'[{"n": 1}, {"n": 2}]\n'])
+def test_an_array_of_objects_is_refused_with_the_command_that_makes_lines_of_it(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "f").write_bytes(data)
+    with pytest.raises(DataError) as caught:
+        first_keys(tmp_path / "f", source="f.jsonl")
+    assert (caught.value.code, "jq -c '.[]'" in (caught.value.hint or "")) == ("format.jsonl", True)
+
+
 @pytest.mark.parametrize("data", [b"", b"\n\n", b"\xef\xbb\xbf"])
 def test_a_file_without_an_object_names_no_keys(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "f").write_bytes(data)

@@ -84,3 +84,15 @@ def test_spellings_of_one_value_are_named_with_the_expression_that_makes_one_of_
     text = text.replace("task: multiclass", "task: binary").replace("primary: log_loss", "primary: auc")
     yaml.write_text(text, encoding="utf-8")
     assert checked_with_data(result, file, tmp_path / "to", monkeypatch) == 0
+
+
+@pytest.mark.parametrize(
+    ("form", "is_time"), [("%Y/%m/%d", True), ("%b %d %Y", True), ("%d.%m.%Y %H:%M", True), ("1/%m", False), ("order of %Y/%m/%d", False)]
+)
+def test_a_text_that_is_a_time_is_no_feature_and_is_named_where_rows_have_no_time(
+    form: str, is_time: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = csv_of(rows_with([(START + timedelta(days=number % 90)).strftime(form) for number in range(len(ROWS))]), tmp_path / "orders.csv")
+    result = found(file, capsys, "--time", "", to=tmp_path / "to")
+    assert any("--time COLUMN" in note and "ordered_at" in note for note in result["notes"]) == is_time
+    assert ("ordered_at" in result["features"]) != is_time

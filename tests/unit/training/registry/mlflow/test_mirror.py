@@ -10,6 +10,7 @@ from typing import Any
 
 import mlflow
 import pytest
+from mlflow.tracking._model_registry.client import ModelRegistryClient
 
 from tests.unit.training.registry.scenes import at_once, decide_on, seats
 from training.errors import DeniedError, UnavailableError
@@ -260,8 +261,8 @@ def test_a_writer_that_is_overtaken_before_its_first_write_writes_nothing_of_the
         return begin(name, revision)
 
     monkeypatch.setattr(ledger, "begin_mirror", overtaken_begin)
-    set_alias = mlflow.MlflowClient.set_registered_model_alias
-    monkeypatch.setattr(mlflow.MlflowClient, "set_registered_model_alias", lambda *given: written.append(given[-1]) or set_alias(*given))
+    set_alias = ModelRegistryClient.set_registered_model_alias
+    monkeypatch.setattr(ModelRegistryClient, "set_registered_model_alias", lambda *given: written.append(given[-1]) or set_alias(*given))
     mirror(ledger, store, model)
     assert (aliases(registry, model), written) == (("2", None), ["2"])
 
