@@ -29,6 +29,7 @@ from devstack.supervisor import GRACE_SECONDS, Supervisor
 from devstack.supervisor_state import ServicesState, forget_stop, is_stop_noted, read_state
 from devstack.wait_messages import Awaited
 from nightshift.settings import Settings
+from nightshift.slots import check_pools
 from training.errors import NightshiftError, UnavailableError
 
 logger = logging.getLogger(__name__)
@@ -71,9 +72,10 @@ def start(settings: Settings, say: Callable[[str], None], *, unless_stopped: boo
     Raises:
         NightshiftError: `services.port_busy`; `services.not_ready` with the last lines of the log that says why; `services.busy`, a
             restart is needed, and a run is in progress;
-            what `require_places` raises.
+            what `require_places` and `check_pools` raise.
     """
     require_home(settings)
+    check_pools(settings)
     with locked(
         settings.home / START_LOCK, lambda pid: say(f"another command (pid {pid or 'unknown'}) is starting the services; waiting for it")
     ):

@@ -13,7 +13,7 @@
     │   ├── HungError             75     a process made no progress for the limit of its phase, and was ended
     │   └── LeaseError            75     this attempt may not write (any more)
     │       ├── LeaseHeldError    75     someone else is at the same work right now
-    │       └── LeaseLostError    75     a newer attempt took the work over
+    │       └── LeaseLostError    75     another attempt has the work, or has finished it
     ├── NoUsableCheckpointError   76     checkpoints exist and none can be read: never a silent restart from zero
     └── DeniedError               77     not allowed
 

@@ -49,14 +49,18 @@ def machine_slots(cores: int, memory_bytes: int) -> dict[str, int]:
 
 
 def parallelism(settings: Settings) -> int:
-    """Return how many tasks the executor of a laptop runs at once: as many as all pools have slots, so that none of them stays empty.
+    """Return how many tasks the executor of a laptop runs at once: as many as all pools have slots, so that none of them stays empty."""
+    return sum(slots_by_pool(settings).values()) + UNPOOLED_SLOTS
+
+
+def check_pools(settings: Settings) -> None:
+    """Check the variable's pools before a start. Later they may lack a pipeline, whose file was removed: that ends no command and no task.
 
     Raises:
         SpecError: `settings.slots`, as `pool_problem`.
     """
     if (problem := pool_problem(settings)) is not None:
         raise SpecError(SOURCE, [problem])
-    return sum(slots_by_pool(settings).values()) + UNPOOLED_SLOTS
 
 
 def pool_problem(settings: Settings) -> Problem | None:
@@ -88,7 +92,9 @@ def num_cores(limit: Path = CPU_LIMIT) -> int:
 
 def main() -> int:
     """Print what a container's executor takes: `AIRFLOW__CORE__PARALLELISM=$(python -m nightshift.slots)`."""
-    sys.stdout.write(f"{parallelism(Settings.from_environment())}\n")
+    settings = Settings.from_environment()
+    check_pools(settings)
+    sys.stdout.write(f"{parallelism(settings)}\n")
     return 0
 
 

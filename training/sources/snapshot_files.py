@@ -184,7 +184,7 @@ def _read_parquet(contract: TableContract, path: Path, counts: EncodingCounts, *
         check_size(size_bytes, limit_bytes, what=source, rows=file.metadata.num_rows)
         try:
             rows, int96 = file.read(columns=present).select(present), int96_columns(file)
-            check_int96(path, int96.intersection(present), source=source)
+            check_int96(path, sorted(int96.intersection(present)), source=source)
         except (pa.ArrowException, OSError) as err:
             raise _not_parquet(source, err) from err
         return conformed(rows, contract.columns, source=source, counts=counts, int96=int96)

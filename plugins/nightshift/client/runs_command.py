@@ -207,6 +207,7 @@ def _restore(client: Client, options: argparse.Namespace) -> int:
 def started(client: Client, options: argparse.Namespace, run: Run) -> int:
     if options.unpause:
         client.switch(run.pipeline, on=True)
+        run = run.model_copy(update={"waits_for": None})
     elif not options.wait and run.waits_for:
         sys.stderr.write(f"warning: {_paused(run)} until `nightshift schedule on {run.pipeline}`\n")
     if options.wait:

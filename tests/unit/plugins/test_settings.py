@@ -9,7 +9,7 @@ from nightshift.doctor import storage
 from nightshift.doctor.findings import Installation
 from nightshift.execution.backend import backend_of
 from nightshift.settings import Settings
-from nightshift.slots import parallelism
+from nightshift.slots import check_pools, parallelism
 from training.errors import SpecError
 from training.runtime.provenance import CHECKOUT
 
@@ -89,9 +89,11 @@ def test_slots_of_a_pool_that_no_pipeline_uses_are_refused_with_the_pools_there_
     environ = {"NIGHTSHIFT_PIPELINES": str(tmp_path), "NIGHTSHIFT_SLOTS": "cpus:12,night_gpus:2"}
     settings = Settings.from_environment(environ)
     with pytest.raises(SpecError, match=r"uses: cpus \(there are cpu, gpu, housekeeping, night_gpus, train; ") as caught:
-        parallelism(settings)
+        check_pools(settings)
     (found,) = [each for each in storage.pipelines(Installation(settings=settings)) if each.check == "pools"]
     assert (found.is_ok, found.hint) == (False, caught.value.problems[0].hint)
+    # A pool whose pipeline is gone ends no command but the next start: housekeeping computes this too.
+    assert parallelism(settings) == parallelism(Settings.from_environment({**environ, "NIGHTSHIFT_SLOTS": "night_gpus:2"})) + 12
     assert parallelism(Settings.from_environment({**environ, "NIGHTSHIFT_SLOTS": "cpu:12,train:2,night_gpus:2"})) == 21
 
 

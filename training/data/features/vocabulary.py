@@ -200,7 +200,7 @@ class ValueNumbers:
 def infinite(name: str, num_infinite: int, num_rows: int) -> DataError:
     """Return the error of a feature with infinite values."""
     message = f"feature {shown(name)}: {num_infinite} of {num_rows} training values are infinite"
-    return DataError("data.nonfinite", message, hint="remove or replace them at the source, or by NULL in data.source.derive")
+    return DataError("data.nonfinite", message, hint="remove or replace them at the source, or leave their rows out (data.source.where)")
 
 
 def _plain(value: Any) -> Any:

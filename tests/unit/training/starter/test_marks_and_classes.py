@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.unit.training.starter.orders_bench import NUM_ROWS, ROWS, checked_with_data, csv_of, found, with_column
@@ -44,6 +47,23 @@ def test_infinite_numbers_are_named_with_the_code_of_their_check(
     yaml.write_text(
         yaml.read_text(encoding="utf-8").replace(column, column.rstrip()[:-1] + ', missing: ["1e400"], nullable: true}'), encoding="utf-8"
     )
+    assert checked_with_data(result, file, tmp_path / "to", monkeypatch) == 0
+
+
+def test_infinite_numbers_of_parquet_have_a_remedy_that_passes_the_check(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, file = with_column("value", lambda number, row: math.inf if number % 50 == 0 else row["value"]), tmp_path / "orders.parquet"
+    pq.write_table(pa.Table.from_pylist(rows), file)
+    result = found(file, capsys, to=tmp_path / "to")
+    (note,) = [note for note in result["notes"] if "infinite" in note]
+    (rule,) = re.findall(r"data\.source\.(where: \{.*\}) leaves", note)
+    assert checked_with_data(result, file, tmp_path / "to", monkeypatch) == ExitCode.BAD_DATA
+    yaml = next((tmp_path / "to").rglob("*.yaml"))
+    text = yaml.read_text(encoding="utf-8")
+    line = next(line for line in text.splitlines() if line.strip().startswith("event_time:"))
+    indent = line[: len(line) - len(line.lstrip())]
+    yaml.write_text(text.replace(line, f"{line}\n{indent}{rule.replace('…', 'sensor')}"), encoding="utf-8")
     assert checked_with_data(result, file, tmp_path / "to", monkeypatch) == 0
 
 
