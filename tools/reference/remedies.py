@@ -32,7 +32,7 @@ REMEDIES: Final[Mapping[str, str]] = {
     "data.left_out": "nothing: how many rows `data.source.where` and `data.source.sample` left out",
     "data.misplaced": "put the rows into the partition of their day",
     "data.missing_days": "a warning: the source has no partition for these days",
-    "data.nonfinite": "remove or replace NaN and infinity at the source (in CSV, `missing` and `nullable` of the column), or leave such rows out with `data.source.where`",
+    "data.nonfinite": "repair the values at the source (in CSV: `missing` and `nullable`), or leave the rows out (`data.source.where`)",
     "data.union": "see whether the table without rows was written, or remove it from `data.source.union`",
     "database.url": "write `sqlite:////path/file.db` or `postgresql+psycopg2://user:password@host:port/name`",
     "data.too_small": "raise the shares or durations of `data.split`, or lengthen `data.source.window`",
