@@ -54,7 +54,7 @@ def parallelism(settings: Settings) -> int:
 
 
 def check_pools(settings: Settings) -> None:
-    """Check the variable's pools before a start. Later they may lack a pipeline, whose file was removed: that ends no command and no task.
+    """Check the variable's pools before a start; a pipeline that is removed later ends no command and no task.
 
     Raises:
         SpecError: `settings.slots`, as `pool_problem`.

@@ -50,7 +50,7 @@ def infinite_numbers(table: FoundTable) -> Iterator[str]:
     wanted = [f"count(*) FILTER (isinf(CAST({quoted(name)} AS DOUBLE)))" for name in names]
     for name, count in zip(names, counts_of(table.connection, wanted, "rows"), strict=True):
         if count:
-            remedy = f'data.source.where: {{sql: "isfinite({name})", because: …}} leaves such rows out'
+            remedy = f'data.source.where: {{sql: "{name} IS NULL OR isfinite({name})", because: …}} leaves such rows out'
             if table.files.kind == "csv":
                 remedy = "missing: […] with their texts, nullable: true in its column"
             yield f"[data.nonfinite] {name} is infinite in {counted(count, 'row')}, which validate refuses: {remedy}"

@@ -235,18 +235,18 @@ def times_of(table: FoundTable) -> list[str]:
 
 
 def is_text_time(table: FoundTable, column: FoundColumn) -> bool:
-    """Return whether a column has texts that are all times in the forms of FORMATS; the first ones decide for most columns."""
-    if column.type != "string" or column.num_missing == table.num_rows:
+    """Return whether a column has texts that are all times, in a form of FORMATS or of ISO 8601; the first ones decide for most columns."""
+    if column.type != "string":
         return False
     name = quoted(column.name)
-    at = f"try_strptime({name}, [{', '.join(map(literal, FORMATS))}])"
+    at = f"coalesce(try_strptime({name}, [{', '.join(map(literal, FORMATS))}]), TRY_CAST({name} AS TIMESTAMP))"
     query = f"SELECT coalesce(bool_and(coalesce(year({at}) BETWEEN {YEARS[0]} AND {YEARS[1]}, false)), false) FROM "  # noqa: S608 - quoted
     given = f"(SELECT {name} FROM rows WHERE {name} IS NOT NULL"  # noqa: S608 - quoted
     return bool(table.value(f"{query}{given} LIMIT 100)") and table.value(f"{query}{given})"))
 
 
 def likely_times(table: FoundTable) -> list[str]:
-    """Return the columns that `--time` can name, as far as they are times for sure or look like them; as the file names them."""
+    """Return the columns that `--time` may name: those that surely are times, and texts that look like them; as the file names them."""
     texts = [each.source_name for each in table.columns.values() if not each.num_missing and is_text_time(table, each)]
     return [*times_of(table), *texts]
 

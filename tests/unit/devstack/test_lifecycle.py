@@ -13,7 +13,14 @@ from devstack.locking import START_LOCK
 from devstack.processes import ProcessId
 from devstack.supervisor_state import ComponentState, ServicesState, note_stop
 from nightshift.settings import Settings
-from training.errors import NightshiftError, UnavailableError
+from training.errors import NightshiftError, SpecError, UnavailableError
+
+
+def test_a_start_with_slots_of_an_unknown_pool_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    settings = Settings.from_environment({"NIGHTSHIFT_HOME": str(tmp_path / "home"), "NIGHTSHIFT_SLOTS": "cpus:12"})
+    with pytest.raises(SpecError, match="uses: cpus"):
+        start(settings, print)
+    assert not (tmp_path / "home").exists()
 
 
 def test_services_are_old_when_a_setting_is_new_or_another_but_not_when_it_is_missing() -> None:

@@ -96,3 +96,9 @@ def test_a_text_that_is_a_time_is_no_feature_and_is_named_where_rows_have_no_tim
     result = found(file, capsys, "--time", "", to=tmp_path / "to")
     assert any("--time COLUMN" in note and "ordered_at" in note for note in result["notes"]) == is_time
     assert ("ordered_at" in result["features"]) != is_time
+
+
+def test_a_text_of_parquet_that_is_a_day_is_no_feature(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = rows_with([f"{START + timedelta(days=number % 90):%Y-%m-%d}" for number in range(len(ROWS))])
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "orders.parquet")
+    assert "ordered_at" not in found(tmp_path / "orders.parquet", capsys, "--time", "", to=tmp_path / "to")["features"]

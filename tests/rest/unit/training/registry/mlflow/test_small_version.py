@@ -90,6 +90,7 @@ def test_a_version_of_a_small_model_is_few_requests_and_few_files(server: Server
         inputs |= {"evaluation": evaluation.artifact_uri, "snapshot": bench.snapshot_uri}
         actions.append(bench.stage("promote", inputs, parameters, work=work).scalars["action"])
         counts.append(len(server.requests()) - before)
+    sys.stdout.write(f"requests of each night: {counts}\n")
     assert actions == ["promoted", "promoted", "recorded"]
     assert max(counts) <= MAX_REQUESTS, counts
     versions = mlflow.MlflowClient().search_model_versions("name = 'orders'")
