@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -89,9 +88,3 @@ def test_a_start_that_unpauses_waits_for_the_end_of_its_run(monkeypatch: pytest.
     monkeypatch.setattr(runs, "run", ends)
     assert start([PIPELINE, "--unpause", "--wait"]) == 0
     assert "state:   success" in capsys.readouterr().out
-
-
-@pytest.mark.usefixtures("airflow")
-def test_a_start_that_unpauses_prints_no_wait_that_is_over(capsys: pytest.CaptureFixture[str]) -> None:
-    assert start([PIPELINE, "--unpause", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["waits_for"] is None
