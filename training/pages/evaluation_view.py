@@ -76,12 +76,10 @@ def decision(made: Decision | CanaryDecision | None) -> Row | None:
 
 def badge_of(reason: Reason, *, is_waiting: bool = False) -> Badge:
     """Return the verdict of a gate; of a canary that waits, what it still lacks is not a failure."""
-    # A required approval is not a failure, but nothing is promoted before it.
-    is_passed = reason.passed and reason.gate != "approval"
-    if is_waiting and not is_passed and reason.severity == "fail":
+    if is_waiting and not reason.passed and reason.severity == "fail":
         # Time, rows or labels that a canary still lacks.
         return Badge("not yet", "ask", "…")
-    return Badge(*(_PASSED if is_passed else _BADGES.get(reason.severity or "fail", _BADGES["fail"])))
+    return Badge(*(_PASSED if reason.passed else _BADGES.get(reason.severity or "fail", _BADGES["fail"])))
 
 
 def comparisons(record: EvaluationRecord, primary: str, rules: Evaluate) -> list[Row]:

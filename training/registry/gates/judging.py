@@ -48,7 +48,6 @@ class Decision:
         if self.outcome == "rejected":
             return _line([reason.words for reason in failed if reason.severity == "fail"])
         asked = [reason.words for reason in failed if reason.severity == "approve"]
-        asked += [reason.words for reason in self.reasons if reason.gate == "approval"]
         warned = [f"warning: {reason.words}" for reason in failed if reason.severity == "warn"]
         passed = [] if asked else [reason.words for reason in self.reasons if reason.passed]
         return _line([*asked, *warned, *passed])
@@ -102,7 +101,7 @@ def decide(record: EvaluationRecord, rules: Evaluate, *, approval: str, promote:
         return Decision(outcome="accepted", reasons=tuple(reasons))
     if approval != "automatic":
         words = "an approval is required (promote.approval)"
-        reasons.append(Reason(gate="approval", passed=True, words=words, severity="approve"))
+        reasons.append(Reason(gate="approval", passed=False, words=words, severity="approve"))
     asks = approval != "automatic" or "approve" in failed
     return Decision(outcome="needs_approval" if asks else "accepted", reasons=tuple(reasons))
 

@@ -109,10 +109,10 @@ def _grounds(reasons: Sequence[Reason]) -> list[str]:
     failed = [
         f"warning: {reason.words}" if reason.verdict == "warn" else reason.words
         for reason in sorted(reasons, key=lambda reason: reason.verdict == "warn")
-        if not reason.passed and reason.gate not in (*shown, *LEADING)
+        if not reason.passed and reason.gate not in (*shown, *LEADING, "approval")
     ]
-    last_answer = [reason for reason in reasons if reason.gate == "approval"][-1:]
-    answers = [reason.words for reason in last_answer if reason.passed]
+    # The last of them: the answer, where the rule that asked has one.
+    answers = [reason.words for reason in reasons if reason.gate == "approval"][-1:]
     passed = [] if compared or failed else [reason.words for reason in reasons if reason.gate in DECISIVE]
     found = [*first, *([compared] if compared else []), *failed, *answers, *passed]
     return found or [reason.words for reason in reasons]

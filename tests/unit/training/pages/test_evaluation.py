@@ -97,7 +97,9 @@ def test_a_gate_that_is_not_passed_says_what_it_does(severity: str, words: str) 
 
 
 def test_a_spec_that_asks_for_a_person_is_no_passed_gate() -> None:
-    found = rendered(decision=decided("needs_approval", gate="approval", severity="approve", words="the spec asks for a person"))
+    found = rendered(
+        decision=decided("needs_approval", gate="approval", passed=False, severity="approve", words="the spec asks for a person")
+    )
     assert "? asks a person approval: the spec asks for a person" in found.text
 
 

@@ -25,6 +25,7 @@ from tests.unit.training.registry.good_evaluation import (
     without,
 )
 from training.contracts import canonical_json
+from training.registry.ledger.reasons import reason_line
 from training.spec.sections.evaluation import Evaluate
 
 NAN, INF = float("nan"), float("inf")
@@ -205,6 +206,7 @@ def test_approval_is_never_taken_for_granted() -> None:
     decision = judged(GOOD, approval="required")
     assert decision.outcome == "needs_approval"
     assert decision.summary == "an approval is required (promote.approval)"
+    assert reason_line(decision.reasons[-1]) == "ask approval: an approval is required (promote.approval)"
     assert judged(GOOD, approval="whatever").outcome == "needs_approval"
     assert judged(changed(("metrics", "auc"), NAN), approval="required").outcome == "rejected"
 

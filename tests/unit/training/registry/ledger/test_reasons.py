@@ -105,7 +105,7 @@ def test_a_first_champion_names_the_limits_that_it_passed() -> None:
     ],
 )
 def test_an_answer_is_named_and_not_the_rule_that_asked(outcome: str, action: str, passed: bool, words: str, expected: str) -> None:
-    asked = Reason(gate="approval", passed=True, severity="approve", words="the spec asks for a person's approval")
+    asked = Reason(gate="approval", passed=False, severity="approve", words="the spec asks for a person's approval")
     answer = Reason(gate="approval", passed=passed, words=words)
     assert headline(entry([asked, answer], outcome, action)) == expected
 
