@@ -66,6 +66,7 @@ def _heads(a: ComparedSide, b: ComparedSide) -> Iterator[tuple[str, str, str]]:
         ("as of", _instant(a.as_of), _instant(b.as_of)),
         ("outcome", a.outcome, b.outcome),
         ("data", (a.snapshot or "")[:SHOWN_DIGITS], (b.snapshot or "")[:SHOWN_DIGITS]),
+        ("weights", (a.weights_digest or "")[:SHOWN_DIGITS], (b.weights_digest or "")[:SHOWN_DIGITS]),
         ("code", (a.code_version or "")[:SHOWN_DIGITS], (b.code_version or "")[:SHOWN_DIGITS]),
         ("test rows", "" if a.rows is None else f"{a.rows:,}", "" if b.rows is None else f"{b.rows:,}"),
     ):

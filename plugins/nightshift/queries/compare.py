@@ -36,7 +36,6 @@ class Subject:
     """One of the two: what is known of it, and where the rest is."""
 
     side: ComparedSide
-    weights_digest: str = ""
     spec_uri: str
     evaluation_uri: str
     model_uri: str
@@ -63,10 +62,10 @@ def of_version(ledger: Ledger, model: str, wanted: str, may: May) -> Subject:
         as_of=instant_of(evidence["as_of"]) if "as_of" in evidence else None,
         outcome=found.decisions[0].outcome,
         snapshot=_text(evidence.get("snapshot_digest")),
+        weights_digest=_text(evidence.get("weights_digest")),
     )
     return Subject(
         side=side,
-        weights_digest=str(evidence.get("weights_digest", "")),
         spec_uri=str(evidence.get("spec_uri", "")),
         evaluation_uri=str(evidence.get("evaluation_uri", "")),
         model_uri=str(evidence.get("model_uri", "")),
@@ -116,12 +115,11 @@ def compare(store: Store, a: Subject, b: Subject) -> SideBySide:
         evaluation = _evaluation(store, subject, missing)
         facts = _facts(store, subject, missing)
         settings = _settings(store, subject, missing)
-        digest = subject.weights_digest or (
-            "" if evaluation is None or evaluation.candidate is None else evaluation.candidate.weights_digest
-        )
+        candidate = None if evaluation is None else evaluation.candidate
+        digest = subject.side.weights_digest or (None if candidate is None else candidate.weights_digest)
         rows = None if evaluation is None else evaluation.num_rows
-        side = subject.side.model_copy(update={"code_version": _text(facts.get("code_version")), "rows": rows})
-        found.append((replace(subject, side=side, weights_digest=digest), evaluation, facts, settings))
+        side = subject.side.model_copy(update={"code_version": _text(facts.get("code_version")), "rows": rows, "weights_digest": digest})
+        found.append((replace(subject, side=side), evaluation, facts, settings))
     (left, first, first_facts, first_settings), (right, second, second_facts, second_settings) = found
     metrics, gain, slices, is_same = _measured(left, first, right, second)
     facts_of = [
@@ -158,7 +156,7 @@ def _measured(
 
 def _is_champion_of(subject: Subject, record: EvaluationRecord) -> bool:
     digest = "" if record.champion is None else record.champion.weights_digest
-    return bool(digest) and digest == subject.weights_digest and bool(record.champion_metrics)
+    return bool(digest) and digest == subject.side.weights_digest and bool(record.champion_metrics)
 
 
 def _on_same_rows(

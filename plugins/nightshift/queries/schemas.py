@@ -270,6 +270,7 @@ class ComparedSide(Record):
     as_of: InstantText | None
     outcome: str = Field(description="Of the newest decision, or of the run.")
     snapshot: str | None = Field(description="Digest of the data's manifest.")
+    weights_digest: str | None = Field(default=None, description="Of the candidate; equal digests: the same weights, bit for bit.")
     code_version: str | None = Field(default=None, description="Of the training.")
     rows: int | None = Field(default=None, description="Test rows of its own evaluation.")
 

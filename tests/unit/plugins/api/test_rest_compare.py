@@ -102,6 +102,7 @@ def test_a_version_and_the_champion_it_met_are_compared_on_the_same_rows(version
     assert found["slices"] == [{"columns": {"category": "7"}, "rows": 80, "a": 0.4, "b": 0.7}]
     assert found["settings"] == [{"key": "train.learning_rate", "a": 0.01, "b": 0.02}]
     assert found["code"] == [{"key": "environment.torch", "a": "2.13.0", "b": "2.14.0"}]
+    assert [found[side]["weights_digest"] for side in "ab"] == [WEIGHTS["4"], WEIGHTS["5"]]
     assert (found["a"]["code_version"], found["b"]["version"], found["b"]["rows"]) == ("4" * 40, "5", 1000)
     assert [each["name"] for each in found["stages"]] == ["train"]
     assert found["stages"][0]["a_seconds"] == 12.5
