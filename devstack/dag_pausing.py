@@ -27,6 +27,7 @@ from training.errors import NightshiftError
 
 SOON: Final = timedelta(minutes=5)
 POLL_SECONDS: Final = 0.3
+MAX_NAMED: Final = 10
 END_SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP)
 
 Say = Callable[[str], None]
@@ -66,6 +67,8 @@ def switched_on(client: AirflowApi, home: Path, dag_id: str, say: Say) -> Iterat
             if client.get(f"/dags/{dag_id}")["is_paused"]:
                 os.pwrite(descriptor, PAUSED_BEFORE, 0)
                 _hold_back_schedule(client, dag_id, say)
+                for run in client.get(f"/dags/{dag_id}/dagRuns", state="queued", limit=MAX_NAMED)["dag_runs"]:
+                    say(f"{dag_id} was paused, and {run['dag_run_id']} waited for that: it runs now too")
                 client.patch(f"/dags/{dag_id}", {"is_paused": False})
             yield
         finally:

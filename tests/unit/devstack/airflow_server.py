@@ -81,7 +81,12 @@ class AirflowServer:
     def _page(self, query: dict[str, list[str]]) -> list[Any]:
         """Return runs in one of two orders: descending by id, or the one that was made last first."""
         prefix, order, limit = (query.get(name, [""])[0] for name in ("run_id_prefix_pattern", "order_by", "limit"))
-        newest = [run for run_id, run in reversed(self.runs.items()) if run_id.startswith(prefix)]
+        wanted = query.get("state", [])
+        newest = [
+            run
+            for run_id, run in reversed(self.runs.items())
+            if run_id.startswith(prefix) and (not wanted or run.get("state", self.run_state) in wanted)
+        ]
         found = sorted(newest, key=lambda run: str(run["dag_run_id"]), reverse=True) if order == "-run_id" else newest
         return [{"state": self.run_state, **run} for run in found[: int(limit)]]
 
