@@ -43,7 +43,7 @@ def request_about(ledger: Ledger, model: str, wanted: str, may: May) -> Entry:
     request = None if key is None else ledger.decision(model, key)
     if request is None:
         message = f"version {found.semantic_version} of {model} never waited for an approval"
-        raise DeniedError("approval.none", message, hint="awaiting_approval of GET /models/{model} lists the versions that wait")
+        raise DeniedError("approval.none", message, hint=f"nightshift show {model} lists the versions that wait")
     return request
 
 
