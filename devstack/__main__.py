@@ -14,7 +14,7 @@ from devstack.dag_pausing import end_signals_raise
 from devstack.environment import shell_lines
 from devstack.next_night import parse_conf, parse_day
 from nightshift.settings import Settings
-from training.errors import NightshiftError
+from training.command_line import exit_code_of
 
 BACKFILL_HELP = (
     "run a range of nights one after the other, by the pipeline's schedule and time zone (days without a slot are left out, of several "
@@ -30,6 +30,10 @@ def main(arguments: list[str] | None = None) -> int:
     """Run one command; return its exit code, 0 for success."""
     # Inherited by all that is started here: databases, store, artifacts and logs are readable by their user alone.
     os.umask(0o077)
+    return exit_code_of(lambda: _command(arguments))
+
+
+def _command(arguments: list[str] | None) -> int:
     try:
         parser = argparse.ArgumentParser(prog="python -m devstack", description=__doc__)
         declare(parser)
@@ -41,9 +45,6 @@ def main(arguments: list[str] | None = None) -> int:
         # The supervisor installs its own handlers.
         with contextlib.nullcontext() if options.command == "supervise" else end_signals_raise():
             return run(Settings.from_environment(), options)
-    except NightshiftError as err:
-        print(f"error: {err}", file=sys.stderr)
-        return int(err.exit_code)
     except KeyboardInterrupt:
         print("\ninterrupted; the services keep running (make status, make stop)", file=sys.stderr)
         return 130

@@ -27,8 +27,9 @@ from devstack.storage_check import require_home
 from devstack.wait_messages import Awaited
 from nightshift.settings import Settings
 from training.contracts import JsonObject, JsonValue, instant_text
-from training.errors import NightshiftError, shown
+from training.errors import DeniedError, NightshiftError, shown
 from training.spec import PipelineSpec, apply_overrides, check_not_future, load_spec, partitions, resolve_uris
+from training.spec.reader.problems import nearest
 
 MAX_PAST_RUNS: Final = 100
 
@@ -43,7 +44,8 @@ def run_night(settings: Settings, pipeline: str, *, night: date | None, force: b
 
     Raises:
         SpecError: the pipeline's YAML or an override is wrong, or a place (`${…_URI}`) is not set; nothing was started then.
-        NightshiftError: `night.pipeline` unknown, `night.dag` not parsed; those of `lifecycle.start`.
+        DeniedError: `pipeline.unknown`.
+        NightshiftError: `night.dag` not parsed; those of `lifecycle.start`.
     """
     conf = dict(overrides or {})
     # Airflow takes unknown keys, and the run would fail in its first task: refuse them before anything is made or starts.
@@ -71,7 +73,7 @@ def checked_spec(settings: Settings, pipeline: str) -> PipelineSpec:
 
     Raises:
         SpecError: it is wrong, or a place is not set.
-        NightshiftError: `night.pipeline`, there is none of this name.
+        DeniedError: `pipeline.unknown`, there is none of this name.
     """
     spec = find_spec(settings, pipeline)
     require_home(settings)  # What follows makes secrets in it.
@@ -118,10 +120,9 @@ def _follow(settings: Settings, client: AirflowApi, pipeline: str, run_id: str |
 def find_spec(settings: Settings, pipeline: str) -> PipelineSpec:
     path = settings.pipelines_path / f"{pipeline}.yaml"
     if not path.is_file():
-        known = ", ".join(sorted(found.stem for found in settings.pipelines_path.glob("*.yaml"))) or "none"
-        raise NightshiftError(
-            "night.pipeline", f"there is no pipeline {shown(pipeline)} in {settings.pipelines_path}", hint=f"there are: {known}"
-        )
+        known = [found.stem for found in settings.pipelines_path.glob("*.yaml")]
+        message = f"there is no pipeline {shown(pipeline)} in {settings.pipelines_path}"
+        raise DeniedError("pipeline.unknown", message, hint=nearest(pipeline, known))
     return load_spec(path)
 
 

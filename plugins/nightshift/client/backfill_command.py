@@ -68,17 +68,14 @@ def slots_of(client: Client, pipeline: str, first: date, last: date) -> list[dat
     """Return the slots of a range of days that have come, oldest first.
 
     Raises:
-        DeniedError: `pipeline.unknown`; `backfill.paused`, runs would wait; `backfill.range`, `backfill.empty`, `backfill.too_many`.
+        DeniedError: `pipeline.unknown`; `pipeline.paused`, runs would wait; `backfill.range`, `backfill.empty`, `backfill.too_many`.
     """
     if last < first:
         raise DeniedError("backfill.range", f"--from {first} is later than --to {last}", hint="exchange them")
-    found_pipeline = client.pipeline(pipeline)
+    found_pipeline = client.require_on(pipeline)
     if found_pipeline.schedule is None:
         hint = f"start its runs one by one: nightshift runs start {pipeline} --as-of {first}"
         raise DeniedError("backfill.empty", f"{pipeline} has no schedule, so there are no slots", hint=hint)
-    if found_pipeline.is_paused:
-        message = f"{pipeline} is paused in Airflow: its runs would wait"
-        raise DeniedError("backfill.paused", message, hint=f"nightshift schedule on {pipeline}")
     zone = ZoneInfo(str(client.airflow("GET", f"/dags/{quote(pipeline, safe='')}/details").json()["timezone"] or "UTC"))
     begin, end = datetime.combine(first, time.min, zone), min(datetime.combine(last, time.max, zone), datetime.now(UTC))
     found: list[datetime] = []

@@ -39,7 +39,7 @@ from nightshift.queries.schemas import (
     Study,
 )
 from training.contracts import JsonObject
-from training.errors import NightshiftError, UnavailableError
+from training.errors import DeniedError, NightshiftError, UnavailableError
 
 PREFIX: Final = "/nightshift/api/v1"
 TIMEOUT_SECONDS: Final = 30.0
@@ -105,6 +105,18 @@ class Client:
     def pipeline(self, name: str) -> Pipeline:
         """Return a pipeline."""
         return self._get(f"/pipelines/{_quoted(name)}", Pipeline)
+
+    def require_on(self, name: str) -> Pipeline:
+        """Return a pipeline that is not paused, whose runs can start.
+
+        Raises:
+            DeniedError: `pipeline.unknown`; `pipeline.paused`, its runs would wait.
+        """
+        found = self.pipeline(name)
+        if found.is_paused:
+            message = f"{name} is paused in Airflow: its runs would wait, so none was queued"
+            raise DeniedError("pipeline.paused", message, hint=f"nightshift schedule on {name}")
+        return found
 
     def switch(self, name: str, *, on: bool) -> Pipeline:
         """Let a pipeline's schedule and its runs that wait start, or pause it; return it as it is then.

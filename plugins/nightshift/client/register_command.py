@@ -21,7 +21,7 @@ from typing import Final, get_args
 
 from nightshift.client.client import Client
 from nightshift.client.query_command import describe_server_command
-from nightshift.client.runs_command import add_data_options, add_start_options, started
+from nightshift.client.runs_command import add_data_options, add_start_options, require_start, started
 from training.contracts import JsonValue
 from training.errors import shown, spec_error
 from training.spec.registration import Format
@@ -53,6 +53,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def _register(client: Client, options: argparse.Namespace) -> int:
+    require_start(client, options, options.pipeline)
     given = {name: getattr(options, option) for option, name in OF_THE_BODY.items()}
     body: dict[str, JsonValue] = {name: value for name, value in given.items() if value is not None}
     if options.metric:

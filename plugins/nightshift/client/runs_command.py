@@ -13,7 +13,7 @@
 The server is that of --server or NIGHTSHIFT_SERVER, with the token in NIGHTSHIFT_TOKEN; without them, the laptop installation.
 
 Exit codes: 0 done; 1 the run that `--wait` waited for failed; 2 the command line is wrong; 64 the request is wrong; 74 the server does
-not answer; 77 refused, or the pipeline is paused while `--wait` waits.
+not answer; 77 refused: with `--wait` also where the pipeline is paused, without `--unpause`.
 """
 
 from __future__ import annotations
@@ -187,6 +187,7 @@ def _metrics(client: Client, options: argparse.Namespace) -> int:
 
 
 def _start(client: Client, options: argparse.Namespace) -> int:
+    require_start(client, options, options.pipeline)
     run = client.start_run(
         options.pipeline,
         as_of=options.as_of,
@@ -200,8 +201,19 @@ def _start(client: Client, options: argparse.Namespace) -> int:
 
 
 def _restore(client: Client, options: argparse.Namespace) -> int:
+    require_start(client, options, options.id.partition(":")[0])
     run = client.restore(options.id, options.checkpoint, overrides=overrides_of(options.set), key=options.key)
     return started(client, options, run)
+
+
+def require_start(client: Client, options: argparse.Namespace, pipeline: str) -> None:
+    """Refuse what `--wait` would wait for without end; queued, it would run with its overrides at some later time.
+
+    Raises:
+        DeniedError: `pipeline.unknown`, `pipeline.paused`.
+    """
+    if options.wait and not options.unpause:
+        client.require_on(pipeline)
 
 
 def started(client: Client, options: argparse.Namespace, run: Run) -> int:

@@ -24,7 +24,7 @@ REFUSED = {
     "compare": (77, "[version.unknown]"),
     "datasets show": (77, "[snapshot.unknown]"),
     "datasets deprecate": (77, "[snapshot.unknown]"),
-    "backfill": (77, "[backfill.paused]"),
+    "backfill": (77, "[pipeline.paused]"),
 }
 """Beginning of an example to its exit code and error here: the installation has one night, and nobody who types."""
 

@@ -142,7 +142,7 @@ def test_range_that_has_no_runs_is_refused(
 @pytest.mark.usefixtures("server")
 def test_paused_pipeline_is_refused_because_its_runs_would_wait(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(RANGE) == 77
-    assert "[backfill.paused]" in capsys.readouterr().err
+    assert "[pipeline.paused]" in capsys.readouterr().err
 
 
 def test_pipeline_without_a_schedule_is_refused_with_the_command_that_starts_one_run(

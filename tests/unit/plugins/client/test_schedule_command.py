@@ -25,6 +25,11 @@ def pause(*, is_paused: bool) -> None:
         session.execute(update(DagModel).where(DagModel.dag_id == PIPELINE).values(is_paused=is_paused))
 
 
+def number_of_runs() -> int:
+    with create_session() as session:
+        return session.query(DagRun).where(DagRun.dag_id == PIPELINE).count()
+
+
 @pytest.fixture
 def airflow(server: Server) -> Iterator[Server]:
     @server.mounted.patch("/api/v2/dags/{dag_id}")
@@ -49,7 +54,36 @@ def test_a_schedule_is_switched_on_and_off_by_the_name_of_its_pipeline(capsys: p
 
 
 @pytest.mark.usefixtures("airflow")
-def test_a_start_that_waits_ends_where_the_pipeline_is_paused(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "command_line",
+    [
+        ["runs", "start", PIPELINE],
+        ["restore", f"{PIPELINE}:night", "best"],
+        ["register", PIPELINE, "s3://m/1.ubj", "--format", "xgboost_json"],
+    ],
+    ids=lambda words: str(words[0]),
+)
+def test_a_start_that_would_wait_for_a_paused_pipeline_queues_nothing(command_line: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    before = number_of_runs()
+    assert command(*command_line)(["--wait"]) == 77
+    words = "search_ranking is paused in Airflow: its runs would wait, so none was queued (nightshift schedule on search_ranking)"
+    assert f"[pipeline.paused] {words}" in capsys.readouterr().err
+    assert number_of_runs() == before
+
+
+@pytest.mark.usefixtures("airflow")
+def test_a_start_that_waits_ends_where_the_pipeline_is_paused_meanwhile(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pause(is_paused=False)
+    begin = runs.start_run
+
+    def begins(*given: Any, **options: Any) -> Any:
+        found = begin(*given, **options)
+        pause(is_paused=True)
+        return found
+
+    monkeypatch.setattr(runs, "start_run", begins)
     assert start([PIPELINE, "--wait"]) == 77
     output = capsys.readouterr()
     run_id = next(line for line in output.out.splitlines() if line.startswith(f"{PIPELINE}:"))
