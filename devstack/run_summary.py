@@ -16,13 +16,18 @@ from devstack.run_progress import Follower, TaskView, failure_text, log_path
 from nightshift.resolved_run import NO_PROMOTION
 from nightshift.settings import Settings
 from training.contracts import StageResult, require_result
+from training.errors import counted
 from training.format import brief
 from training.registry.ledger.reasons import Reason, reason_line
+from training.sanitizing import for_terminal
 from training.spec.descriptors.metrics import is_lower_better
 from training.stage_table import STAGES, TABLE
 from training.store import Store
+from training.validation.results import warned_of
 
 LABEL_WIDTH: Final = 20
+MAX_WARNINGS: Final = 3
+"""Of a validation whose words are printed; its report has all."""
 
 
 def summary(settings: Settings, client: AirflowApi, dag_id: str, run_id: str, follower: Follower) -> str:
@@ -30,7 +35,10 @@ def summary(settings: Settings, client: AirflowApi, dag_id: str, run_id: str, fo
     views = {view.task_id: view for view in follower.tasks()}
     results = {stage: result for stage in STAGES if (result := stage_result(client, dag_id, run_id, stage)) is not None}
     lines = ["", f"{'stage':<10}{'time':>9}{'rows':>12}{'rows/s':>12}  what"]
-    lines += [_stage_line(views[stage], results.get(stage)) for stage in STAGES if stage in views]
+    for stage in STAGES:
+        if stage in views:
+            lines.append(_stage_line(views[stage], results.get(stage)))
+            lines += _warnings(settings.store(), results[stage]) if stage in results else []
     if "evaluate" in results:
         lines += ["", *_comparison(settings.store(), results["evaluate"])]
     if "promote" in results:
@@ -81,6 +89,16 @@ def _stage_line(view: TaskView, result: StageResult | None) -> str:
 def _remark(result: StageResult) -> str:
     shown = [(name.replace("_", " "), result.scalars.get(name)) for name in TABLE[result.stage].summary]
     return ", ".join(f"{name} {number(value)}" for name, value in shown if value is not None)
+
+
+def _warnings(store: Store, result: StageResult) -> list[str]:
+    """Return the first warnings of a validation, a line each."""
+    if not result.scalars.get("warnings"):
+        return []
+    manifest = store.manifests.get(result.artifact_uri, kind="validation")
+    found = [for_terminal(check.line()) for check in warned_of(store.manifests.read(manifest, "results.json"))]
+    more = len(found) - MAX_WARNINGS
+    return [f"  warning: {line}" for line in found[:MAX_WARNINGS]] + ([f"  … and {counted(more, 'more warning')}"] if more > 0 else [])
 
 
 def _comparison(store: Store, result: StageResult) -> list[str]:

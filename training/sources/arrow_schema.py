@@ -6,7 +6,7 @@ import difflib
 import json
 import re
 import unicodedata
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -18,6 +18,8 @@ from training.spec.scalar_types import COLUMN_RULE
 from training.sql.arrow_types import ARROW_TYPES
 
 MAX_NAMES_SHOWN: Final = 10
+MAX_WORD_CHARS: Final = 40
+"""Of a text that is taken to stand for a missing value."""
 
 
 def type_name(found: pa.DataType) -> str:
@@ -35,6 +37,26 @@ def type_name(found: pa.DataType) -> str:
         if found == arrow_type:
             return name
     return str(found)
+
+
+def type_hint(text: str | None, kind: str) -> str:
+    """Return what to do about a text of a file that is no value of a column of type `kind`; None: it is not known."""
+    hint = "correct the value, or the column's type in the YAML"
+    if kind == "timestamp":
+        hint += "; timestamps need an offset, 2026-01-31T06:00:00Z"
+    return hint if text is None else hint + missing_hint(text)
+
+
+def missing_hint(text: str, known: Sequence[str] = ()) -> str:
+    """Return how a text becomes a missing value, to add to a hint; empty for one with a digit, which is a value in another form.
+
+    Args:
+        known: the texts that the column's `missing` has already.
+    """
+    if any(map(str.isdigit, text)) or len(text) > MAX_WORD_CHARS:
+        return ""
+    listed = ", ".join(json.dumps(each, ensure_ascii=False) for each in (*known, text))
+    return f"; if {shown(text)} says that the value is missing, write missing: [{listed}] in the column, which needs nullable: true"
 
 
 def types_in_file(contract: TableContract, names: Iterable[str]) -> dict[str, pa.DataType]:

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 
 from training.errors import DataError, shown
-from training.sources.arrow_schema import check_names, type_name
+from training.sources.arrow_schema import check_names, type_hint, type_name
 from training.sources.content import not_utf8, refuse_content
 
 CHUNK_BYTES: Final = 8 * 1024 * 1024
@@ -202,12 +202,12 @@ def _explained(message: str, path: Path, header: list[str], types: Mapping[str, 
         return unequal_row(source, line, cells, expected, is_empty=is_empty)
     if found := CONVERSION.search(message):
         name = header[int(found["column"])]
-        value = INVALID_VALUE.search(found["reason"])
-        what = f"{shown(value['value'])} is not of type {type_name(types[name])}" if value else found["reason"].split(". ")[0]
+        value, kind = INVALID_VALUE.search(found["reason"]), type_name(types[name])
+        what = f"{shown(value['value'])} is not of type {kind}" if value else found["reason"].split(". ")[0]
         return DataError(
             "schema.type",
             f"{source}, line {_line_of(path, int(found['row']))}, column {shown(name)}: {what}",
-            hint="correct the value, or the column's type in the YAML; timestamps need an offset, 2026-01-31T06:00:00Z",
+            hint=type_hint(value["value"] if value else None, kind),
         )
     if TOO_LONG in message:
         hint = "shorten its values, or write JSON lines or Parquet"

@@ -181,7 +181,9 @@ def _floats(values: list[Any], kind: pa.DataType) -> pa.Array:
 def _wrong_type(values: list[Any], numbers: list[int], field: pa.Field, *, source: str) -> DataError:
     """Return the error of the first value that is not of the column's type."""
     kind = type_name(field.type)
-    hint = "correct the value, or the column's type in the YAML; dates and times are texts, and times need an offset, 2026-01-31T06:00:00Z"
+    hint = "correct the value, or the column's type in the YAML; write null for a missing value"
+    if kind in ("date", "timestamp"):
+        hint += "; dates and times are texts, and times need an offset, 2026-01-31T06:00:00Z"
     for value, number in zip(values, numbers, strict=True):
         try:
             _column([value], field.type)

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from training.errors import DataError, shown
-from training.sources.arrow_schema import type_name
+from training.sources.arrow_schema import missing_hint, type_name
 from training.sources.stored_types import first_refused
 from training.sources.table_contract import TableContract
 from training.spec.rules.weights import NUMBERS
@@ -70,10 +70,11 @@ def _typed(texts: pa.ChunkedArray, name: str, column: Column, *, source: str) ->
 
 def _refused(name: str, column: Column, row: int, text: str, *, source: str) -> DataError:
     how = "" if column.number_format is None else " in the form of its number_format"
-    hint = "correct the value or the column's number_format; a word for missing values is named under missing"
+    hint = "correct the value, or the column's number_format"
     if column.zone is not None:
-        hint = "correct the value, or settle such times by data.source.derive; a word for missing values is named under missing"
+        hint = "correct the value, or settle such times by data.source.derive"
         how = f" without an offset that the clock of {column.zone} shows once"
+    hint += missing_hint(text, column.missing)
     return DataError(
         "schema.type",
         f"{source}, row {row:,}, column {shown(name)}: {shown(text)} is not of type {column.type}{how}",

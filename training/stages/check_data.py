@@ -226,7 +226,7 @@ def _say_blocks(bench: _Bench, dataset_uri: str, say: Say) -> None:
     from training.evaluation.bootstrap.label_blocks import label_blocks
     from training.evaluation.raw_rows import RawRows
     from training.evaluation.rows import LabelledRows
-    from training.registry.gates.significance import blocks_found
+    from training.registry.gates.significance import blocks_of_labels
 
     context, rules = bench.context("evaluate", {"dataset": dataset_uri}, {}), bench.spec.evaluate
     dataset = context.input("dataset")
@@ -235,7 +235,7 @@ def _say_blocks(bench: _Bench, dataset_uri: str, say: Say) -> None:
     labels = reader.rows_numbered(raw.numbers, [LABEL])[LABEL].to_numpy(dtype=np.float64)
     found = label_blocks(LabelledRows.of(bench.spec, raw, labels, dataset.meta["group"]), confidence=rules.confidence, least=rules.block)
     if found is not None:
-        is_enough, words = blocks_found(found)
+        is_enough, words = blocks_of_labels(found, rules.block)
         by = "by how the labels of the test split depend on each other, an interval of a gain has"
         say(f"  {'ok  ' if is_enough else 'WARN'}  evaluate: {by} {words}")
 

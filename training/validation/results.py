@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -122,6 +123,11 @@ class Findings:
             hint="repair the data and trigger the run again: sources are listed again, and only the stages that depend on them run again",
             details={"report_uri": report_uri, "failed": len(failed), "checks": len(self.checks)},
         )
+
+
+def warned_of(results: bytes) -> list[CheckResult]:
+    """Return the checks that warned, of a stored `results.json`."""
+    return [CheckResult(**check) for check in json.loads(results)["checks"] if check["status"] == "warned"]
 
 
 def status_of(ok: bool, *, blocks: bool = True) -> Status:

@@ -167,7 +167,7 @@ def print_run(run: Run, options: argparse.Namespace) -> None:
     if options.json:
         print_json(run)
     else:
-        print_lines([*head_lines(run), "", *map(stage_line, run.stages)])
+        print_lines([*head_lines(run), "", *(stage_line(stage, run) for stage in run.stages)])
 
 
 def _metrics(client: Client, options: argparse.Namespace) -> int:
@@ -257,7 +257,7 @@ class _StageReporter:
             event = (stage.name, stage.try_number, stage.state or "")
             if stage.state in ("success", "failed", "up_for_retry", "upstream_failed", "skipped") and event not in self._told:
                 self._told.add(event)
-                sys.stdout.write(f"{stage_line(stage)}\n")
+                sys.stdout.write(f"{stage_line(stage, run)}\n")
                 sys.stdout.flush()
 
 
@@ -280,8 +280,8 @@ def head_lines(run: Run) -> list[str]:
     return [f"{name + ':':<9}{for_terminal(value)}" for name, value in lines.items()]
 
 
-def stage_line(stage: StageRun) -> str:
-    """Return a stage's state, duration and first numbers."""
+def stage_line(stage: StageRun, run: Run) -> str:
+    """Return a stage's state, duration and first numbers, and the command that prints the words of its warnings."""
     seconds = "" if stage.seconds is None else f"{stage.seconds:,.1f} s"
     found = [f"{name} {brief(value)}" for name, value in stage.scalars.items() if finite(value) is not None]
     if stage.reused_from:
@@ -290,7 +290,9 @@ def stage_line(stage: StageRun) -> str:
         found.insert(0, stage.progress)
     if stage.waits_for:
         found.insert(0, f"waits for {stage.waits_for}")
-    return f"{stage.name:<10}{stage.state or 'waits':<16}{seconds:>10}  {', '.join(found[:4])}".rstrip()
+    log = f"nightshift logs {run.pipeline}:{stage.reused_from or run.run_id} {stage.name}"
+    warnings = f" (in words: {log})" if stage.scalars.get("warnings") else ""
+    return f"{stage.name:<10}{stage.state or 'waits':<16}{seconds:>10}  {', '.join(found[:4])}{warnings}".rstrip()
 
 
 def time_words(instant: datetime | None) -> str:

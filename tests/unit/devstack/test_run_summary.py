@@ -11,8 +11,9 @@ import pytest
 from devstack.run_progress import Follower, TaskView
 from devstack.run_summary import number, stage_result, summary
 from nightshift.settings import Settings
-from training.contracts import ContractError, RunIdentity, StageResult
+from training.contracts import ContractError, RunIdentity, StageResult, canonical_json
 from training.store import Store
+from training.validation.results import CheckResult, Findings, Status
 
 DAG, RUN = "search_ranking", "night-2026-02-02"
 EARLIER = RunIdentity(dag_id=DAG, run_id="night-2026-02-01", task_id="ingest")
@@ -72,6 +73,26 @@ def test_straggler_of_a_training_is_told_beside_its_loss(settings: Settings) -> 
     told = {"steps": 90, "stragglers": "rank 1 (node b): 2.1 times, step 40"}
     assert text_of(settings, view, result("train", scalars=told)).count("steps 90, stragglers rank 1 (node b): 2.1 times, step 40") == 1
     assert "stragglers" not in text_of(settings, view, result("train", scalars={"steps": 90}))
+
+
+def test_first_warnings_of_a_validation_are_printed_in_words(settings: Settings) -> None:
+    statuses: tuple[Status, ...] = ("passed", "warned", "warned", "failed", "warned", "warned", "warned")
+    checks = [
+        CheckResult(code="expectation.failed", check=f"expect_{number}", table="t", status=status, observed="3 of 9\n", allowed="0")
+        for number, status in enumerate(statuses)
+    ]
+    results = canonical_json(Findings(checks=checks).to_json())
+    uri, _ = Store(settings.store_uri).manifests.put_files("validation", {"results.json": results}, {})
+    views = [TaskView("validate", "success", 1, 3.0, "cpu")]
+
+    lines = text_of(settings, views, result("validate", artifact_uri=uri, scalars={"checks": 7, "warnings": 5})).splitlines()
+
+    first = next(place for place, line in enumerate(lines) if line.endswith("checks 7, warnings 5"))
+    assert lines[first + 1 : first + 6] == [
+        *(f"  warning: [expectation.failed] t: expect_{number}: observed 3 of 9 , allowed 0" for number in (1, 2, 4)),
+        "  … and 2 more warnings",
+        "",
+    ]
 
 
 def test_reused_stage_names_the_run_that_did_the_work(settings: Settings) -> None:

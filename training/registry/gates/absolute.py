@@ -117,7 +117,9 @@ def judge_leakage(case: Case) -> Iterator[Reason]:
     value = None if leak is None else finite(leak.value)
     if leak is not None and value is not None:
         words = f"{leak.feature} alone ranks the labels by {figure(value)}, required < {figure(limit)}"
-        words += "" if value < limit else "; remove it where it is known only after the decision, else set severity: {leakage: warn}"
+        if value >= limit:
+            milder = case.milder("warn")
+            words += "; remove it where it is known only after the decision" + (f", else set {milder}" if milder else "")
         numbers: dict[str, JsonValue] = {"feature": leak.feature, "value": value, "limit": limit}
         yield case.reason(passed=value < limit, words=words, numbers=numbers)
     elif case.rules.task != "language":  # A text has no features that could be the label.

@@ -47,7 +47,8 @@ def _bound(case: Case, name: str, bound: float, *, at_most: bool) -> Reason:
     if champion is not None:
         numbers["champion"] = champion
         words += f"; the champion is further from it ({figure(champion)}), and the candidate is significantly better than the champion"
-        words += f" (evaluate.severity: {{{case.gate}: approve}} would ask a person)" if case.severity == "fail" else ""
+        milder = case.milder("approve")
+        words += f" ({milder} would ask a person)" if milder else ""
     return case.reason(passed=passed, words=words, numbers=numbers)
 
 

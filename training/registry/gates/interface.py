@@ -19,6 +19,7 @@ from training.spec.sections.evaluation import Evaluate
 
 MAX_LISTED: Final = 5
 """Parts that were not judged and that a reason names; the record has all."""
+MILDEST_LAST: Final[tuple[Severity, ...]] = ("fail", "approve", "warn")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,6 +36,12 @@ class Case:
     def reason(self, *, passed: bool, words: str, numbers: JsonObject | None = None, severity: Severity | None = None) -> Reason:
         """Return an outcome; absent: with the severity of the gate."""
         return Reason(gate=self.gate, passed=passed, severity=severity or self.severity, words=words, numbers=numbers or {})
+
+    def milder(self, severity: Severity) -> str:
+        """Return the key by which the gate's effect would be milder; empty where it is as mild already, or where no key changes it."""
+        gate = GATES.get(self.gate)
+        is_milder = MILDEST_LAST.index(severity) > MILDEST_LAST.index(self.severity)
+        return f"evaluate.severity: {{{self.gate}: {severity}}}" if is_milder and gate is not None and gate.has_severity else ""
 
     def missing(self, what: str, *, hint: str = "evaluate again") -> Reason:
         """Return a reason that rejects at every severity, because `what` was not measured."""

@@ -17,19 +17,35 @@ from training.spec.sections.evaluation import Evaluate
 NAMED_OF_BLOCKS: Final = ("clusters", "columns", "num_clusters", "num_blocks", "block_seconds", "lag1", "too_few_blocks", "bounded")
 """Keys of the interval by blocks that a reason repeats."""
 CLUSTERS: Final = {"time": "blocks of time", "entity": "entities", "group": "groups"}
-
-
 LONGER_TEST: Final = "a longer data.split.test"
-BY_A_PERSON: Final = "or a person who decides (evaluate.severity: {significance: approve})"
+BY_THE_GAIN: Final = (
+    ". The gate counts by how the gain of a model depends on time, which is less than the labels do, as a rule: its blocks may be shorter "
+    "and more"
+)
 
 
-def blocks_found(blocks: Blocks) -> tuple[bool, str]:
-    """Return whether a split has enough blocks for an interval, and which, with what helps where it has too few."""
+def blocks_of_labels(blocks: Blocks, least: timedelta) -> tuple[bool, str]:
+    """Return whether a split has enough blocks for an interval, and which, by `evaluation.bootstrap.label_blocks`.
+
+    With what helps where it has too few, and with the reason for which the gate may count more.
+
+    Args:
+        least: the shortest block.
+    """
     if blocks.is_of_one_instant:
         return True, _entities_of_one_instant(blocks)
+    why = BY_THE_GAIN if _are_longer(blocks, least.total_seconds()) else ""
     if blocks.too_few_blocks or not blocks.bounded:
-        return False, f"{_too_few(blocks)}: what helps is {_remedy(blocks)}"
-    return True, f"{blocks.num_blocks} blocks of {_duration(blocks.block_seconds)}, 8 required"
+        return False, f"{_too_few(blocks, 'labels')}: what helps is {_remedy(blocks)}{why}"
+    return True, f"{blocks.num_blocks} blocks of {_duration(blocks.block_seconds)}, 8 required{why}"
+
+
+def _are_longer(blocks: Blocks, least_seconds: float) -> bool:
+    """Return whether dependence alone makes blocks longer than the shortest that the rows' times and `evaluate.block` allow."""
+    length, bin_seconds = finite(blocks.block_seconds), finite(blocks.bin_seconds)
+    if not length or bin_seconds is None:
+        return False
+    return blocks.num_blocks < int(blocks.num_blocks * length / max(bin_seconds, least_seconds) + 0.25)
 
 
 def significance(case: Case, comparison: Comparison | None, rival: str) -> Reason:
@@ -39,7 +55,9 @@ def significance(case: Case, comparison: Comparison | None, rival: str) -> Reaso
         return case.missing(f"the interval by blocks of the gain over {rival}")
     share = f"{100 * rules.confidence:.4g} %"
     if not blocks.bounded:
-        words = f"the {share} interval of the gain over {rival} is unbounded, {blocks_found(blocks)[1]}, {BY_A_PERSON}"
+        words = (
+            f"the {share} interval of the gain over {rival} is unbounded, {_too_few(blocks, 'gain')}: {_what_helps(case, _remedy(blocks))}"
+        )
         return case.reason(passed=False, words=words, numbers=_numbers(comparison, blocks, rules))
     low, high = finite(comparison.low), finite(comparison.high)
     if low is None or high is None:
@@ -49,7 +67,7 @@ def significance(case: Case, comparison: Comparison | None, rival: str) -> Reaso
     if low <= 0 < high:
         remedy = _remedy(blocks) if blocks.too_few_blocks else LONGER_TEST
         words += f"; this test split only shows gains above {figure((high - low) / 2)}, a smaller one looks like chance"
-        words += f": what helps is {remedy}, {BY_A_PERSON}"
+        words += f": {_what_helps(case, remedy)}"
     return case.reason(passed=low > 0, words=words, numbers=_numbers(comparison, blocks, rules))
 
 
@@ -88,34 +106,40 @@ def _alarm_blocks(alarm: Alarm) -> str:
     return f"{alarm.num_blocks} {CLUSTERS[alarm.clusters]}"
 
 
+def _what_helps(case: Case, remedy: str) -> str:
+    milder = case.milder("approve")
+    return f"what helps is {remedy}" + (f", or a person who decides ({milder})" if milder else "")
+
+
 def _how(comparison: Comparison, blocks: Blocks) -> str:
     by = "rows" if comparison.decided_by == "rows" else CLUSTERS.get(blocks.clusters, "blocks of time")
     if blocks.too_few_blocks:
-        found = _entities_of_one_instant(blocks) if blocks.is_of_one_instant else _too_few(blocks)
+        found = _entities_of_one_instant(blocks) if blocks.is_of_one_instant else _too_few(blocks, "gain")
         return f"(wider by {by}; {found})"
     if by != "rows" and blocks.clusters == "entity":
         by = f"blocks of time and {blocks.num_clusters} entities{_of(blocks)}"
-    return f"(wider by {by}; {blocks.num_blocks} blocks of {_duration(blocks.block_seconds)}, {_lag1(blocks)})"
+    return f"(wider by {by}; {blocks.num_blocks} blocks of {_duration(blocks.block_seconds)}, {_lag1(blocks, 'gain')})"
 
 
 def _entities_of_one_instant(blocks: Blocks) -> str:
     return f"{blocks.num_clusters} entities{_of(blocks)}, as all test rows have one instant"
 
 
-def _too_few(blocks: Blocks) -> str:
+def _too_few(blocks: Blocks, measured: str) -> str:
     what = CLUSTERS.get(blocks.clusters)
     clusters = f"{blocks.num_clusters} {what}{_of(blocks)} instead" if what else "no entities or groups to use instead"
     length = _duration(blocks.block_seconds)
-    return f"too few blocks: {blocks.num_blocks} of {length}, 8 required, {_lag1(blocks)}; {clusters}"
+    return f"too few blocks: {blocks.num_blocks} of {length}, 8 required, {_lag1(blocks, measured)}; {clusters}"
 
 
 def _of(blocks: Blocks) -> str:
     return f" ({blocks.columns})" if blocks.columns else ""
 
 
-def _lag1(blocks: Blocks) -> str:
+def _lag1(blocks: Blocks, measured: str) -> str:
+    """Return the dependence that the length of blocks follows from: `measured` is `gain`, or `labels` before there is a model."""
     value = finite(blocks.lag1)
-    return "lag-1 autocorrelation unknown" if value is None else f"lag-1 autocorrelation {value:.2f}"
+    return f"lag-1 autocorrelation of the {measured} {'unknown' if value is None else f'{value:.2f}'}"
 
 
 def _may_be_cut(blocks: Blocks) -> bool:

@@ -77,6 +77,20 @@ def test_damage_is_named_with_its_line(tmp_path: Path, data: bytes, code: str, m
     assert caught.value.hint
 
 
+@pytest.mark.parametrize(
+    ("cells", "text"), [("n/a,1.5,,a", "n/a"), ("1,-,,a", "-"), ('1,"",,a', ""), ("1,1.5,unknown,a", "unknown"), ('1,"1,5",,a', None)]
+)
+def test_text_without_a_digit_may_be_named_under_missing_and_only_times_need_an_offset(
+    tmp_path: Path, cells: str, text: str | None
+) -> None:
+    with pytest.raises(DataError) as caught:
+        read(tmp_path, f"n,x,t,s\n{cells}\n".encode())
+    hint = caught.value.hint
+    remedy = f"if '{text}' says that the value is missing, write missing: [\"{text}\"] in the column, which needs nullable: true"
+    assert "missing" not in hint if text is None else hint.endswith(remedy)
+    assert ("timestamps need an offset" in hint) == (text == "unknown")
+
+
 @pytest.mark.parametrize("chunk_bytes", [1, 3, 5, 7])
 def test_quotes_that_close_across_chunks_are_counted_on_their_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk_bytes: int

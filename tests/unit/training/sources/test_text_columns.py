@@ -69,6 +69,12 @@ def test_text_of_another_form_is_refused_with_its_row(column: Column, texts: lis
     assert refused.value.message.startswith(f"t.parquet, row {row}, column 'x': '{wrong}' is not of type {column.type}")
 
 
+def test_another_text_is_added_to_those_that_are_missing_values() -> None:
+    with pytest.raises(DataError) as refused:
+        values(Column(type="double", missing=("?",)), ["?", "n/a"])
+    assert refused.value.hint.endswith('write missing: ["?", "n/a"] in the column, which needs nullable: true')
+
+
 def test_all_kinds_of_files_give_the_same_numbers_and_none_is_kept_as_it_is(tmp_path: Path) -> None:
     rows = [{"x": "1.234,5"}, {"x": "?"}, {"x": None}]
     (tmp_path / "t.csv").write_text('x\n"1.234,5"\n?\n', encoding="utf-8")

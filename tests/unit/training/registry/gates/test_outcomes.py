@@ -227,6 +227,14 @@ def test_feature_that_is_the_label_rejects_by_name() -> None:
     )
 
 
+@pytest.mark.parametrize(("given", "advice"), [("fail", True), ("approve", True), ("warn", False)])
+def test_leakage_is_advised_a_severity_only_where_it_has_a_stricter_one(given: str, advice: bool) -> None:
+    found = decision(BETTER, severity("leakage", given), table=FRAME.assign(distance=LABELS))
+    words = next(reason.words for reason in found.reasons if reason.gate == "leakage")
+    assert "remove it where it is known only after the decision" in words
+    assert ("{leakage: warn}" in words) == advice
+
+
 def test_candidate_takes_a_canarys_place_only_by_being_significantly_better() -> None:
     assert decision(BETTER, {}, canary=scores(1.0, seed=3)).outcome == "accepted"
     assert failed(decision(BETTER, {}, canary=scores(1.3, seed=3))) == {"canary"}

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from training.evaluation.record import EvaluationRecord
 from training.registry.gates.interface import Case
-from training.registry.gates.significance import blocks_found, significance
+from training.registry.gates.significance import blocks_of_labels, significance
+from training.spec.descriptors.gate_descriptor import Severity
 from training.spec.sections.evaluation import Evaluate
 
 BLOCKS: dict[str, Any] = {
@@ -29,6 +31,7 @@ COMPARISON: dict[str, Any] = {
     **{"gain": 0.01, "low": 0.002, "high": 0.02, "probability": 0.99, "num_units": 900, "row_low": 0.005, "row_high": 0.015},
     "decided_by": "blocks",
 }
+DAY = timedelta(days=1)
 RULES = Evaluate(task="binary", primary="auc")
 
 
@@ -49,7 +52,7 @@ def test_the_reason_names_the_wider_interval_the_blocks_and_the_autocorrelation(
     assert reason.passed
     assert reason.words == (
         "95 % interval of the gain over the champion [+0.002, +0.02] (wider by blocks of time; 14 blocks of 1d, "
-        "lag-1 autocorrelation 0.55), lower end > 0 required"
+        "lag-1 autocorrelation of the gain 0.55), lower end > 0 required"
     )
     assert reason.numbers["num_blocks"] == 14
     assert reason.numbers["row_low"] == 0.005
@@ -65,6 +68,23 @@ def test_a_low_end_at_zero_fails_and_rows_may_be_the_wider_ones() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("gate", "given", "wanted", "key"),
+    [
+        ("leakage", "fail", "warn", "evaluate.severity: {leakage: warn}"),
+        ("leakage", "approve", "warn", "evaluate.severity: {leakage: warn}"),
+        ("leakage", "warn", "warn", ""),
+        ("significance", "fail", "approve", "evaluate.severity: {significance: approve}"),
+        ("significance", "approve", "approve", ""),
+        ("significance", "warn", "approve", ""),
+        ("canary", "fail", "approve", ""),  # No key gives it a severity.
+    ],
+)
+def test_key_is_advised_only_where_it_makes_the_gate_milder(gate: str, given: Severity, wanted: Severity, key: str) -> None:
+    case = Case(gate=gate, record=EvaluationRecord.of({}), rules=RULES, settings=None, severity=given)
+    assert case.milder(wanted) == key
+
+
 def test_a_candidate_that_is_surely_worse_is_not_advised_a_longer_test() -> None:
     assert judged(low=-0.02, high=-0.002).words.endswith("lower end > 0 required")
 
@@ -73,7 +93,7 @@ def test_too_few_blocks_are_named_with_what_was_used_instead() -> None:
     few = {**BLOCKS, "clusters": "entity", "columns": "customer", "num_clusters": 300, "num_blocks": 2, "too_few_blocks": True}
     assert judged(blocks=few).words == (
         "95 % interval of the gain over the champion [+0.002, +0.02] (wider by entities; too few blocks: 2 of 1d, 8 required, "
-        "lag-1 autocorrelation 0.55; 300 entities (customer) instead), lower end > 0 required"
+        "lag-1 autocorrelation of the gain 0.55; 300 entities (customer) instead), lower end > 0 required"
     )
 
 
@@ -94,7 +114,7 @@ def test_the_length_of_a_block_has_the_unit_that_it_is_at_least_one_of(seconds: 
     ],
 )
 def test_split_has_enough_blocks_where_they_bound_an_interval(blocks: dict[str, Any], is_enough: bool, words: str) -> None:
-    found, said = blocks_found(judged_blocks({**BLOCKS, **blocks}))
+    found, said = blocks_of_labels(judged_blocks({**BLOCKS, **blocks}), DAY)
     assert found == is_enough
     assert words in said
 
@@ -114,7 +134,9 @@ def test_an_unbounded_interval_fails_by_its_severity_and_says_what_helps(automat
     assert helps in reason.words
     assert "or a person who decides (evaluate.severity: {significance: approve})" in reason.words
     asking = RULES.model_copy(update={"severity": {"significance": "approve"}})
-    assert judged(**unbounded, rules=asking).severity == "approve"
+    asked = judged(**unbounded, rules=asking)
+    assert asked.severity == "approve"
+    assert "a person who decides" not in asked.words
 
 
 def test_test_rows_of_one_instant_are_named_as_the_reason_of_an_unbounded_interval() -> None:
@@ -131,7 +153,7 @@ def test_entities_of_test_rows_of_one_instant_are_no_lack_of_blocks() -> None:
     reason = judged(blocks=blocks, low=-0.01, high=0.02)
     assert "(wider by entities; 900 entities (customer), as all test rows have one instant), lower end > 0 required" in reason.words
     assert "what helps is a larger data.split.test, or a person who decides" in reason.words
-    assert blocks_found(judged_blocks(blocks)) == (True, "900 entities (customer), as all test rows have one instant")
+    assert blocks_of_labels(judged_blocks(blocks), DAY) == (True, "900 entities (customer), as all test rows have one instant")
 
 
 def test_an_evaluation_without_an_interval_by_blocks_is_rejected() -> None:
