@@ -30,6 +30,8 @@ PLAIN = ("--standalone", "--nproc-per-node=2", "--max-restarts=0", "-m", "traini
 def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What `main` does: `imports`, `forks`, `torchrun`."""
     steps: list[str] = []
+    # A torch that is built for GPUs imports no stage before a fork, unless none is visible.
+    monkeypatch.setenv(torchrun.GPUS.name, "")
     monkeypatch.setattr(torchrun, "import_only", lambda module: steps.append(f"imports {module}"))
     monkeypatch.setattr(torchrun, "fork_ranks", lambda options: steps.append("forks") or [])
     monkeypatch.setattr(torchs, "main", lambda arguments: steps.append("torchrun"))
