@@ -18,6 +18,8 @@ from training.spec.scalar_types import duration_text
 
 PLACEHOLDERS: Final = ("1900-01-01", "1970-01-01", "9999-12-31")
 """Days that programs write for a missing time."""
+NEAR_US: Final = 3_660 * DAY_US
+"""A day with other times that near is among real ones, also of years or decades."""
 CLOCK_ERROR: Final = timedelta(hours=1)
 """How far the clock of what writes rows may be ahead of this machine's."""
 UNITS: Final = (
@@ -72,6 +74,8 @@ class RowsOutside:
     too_far: TimeRange = field(default_factory=TimeRange)
     """Of `future`, those that are further ahead than `lead`."""
     placeholders: Counter[str] = field(default_factory=Counter)
+    near_placeholders: Counter[str] = field(default_factory=Counter)
+    """Those of `placeholders`, and other rows and bounds of the window near them."""
     versions: Mapping[str, int] = field(default_factory=dict)
     """Of `data.source.newest_by`: rows that do not count, by a name of VERSIONS. None of them is in the other numbers."""
 
@@ -81,11 +85,14 @@ class RowsOutside:
         for bound, found, compare in ((window.start, self.before, np.less), (window.end, self.after, np.greater_equal)):
             outside = us[:0] if bound is None else us[compare(us, microseconds_of(bound))]
             found.add(outside)
-            if len(outside):
+            if bound is not None and len(outside):
                 for day in PLACEHOLDERS:
                     midnight_us = microseconds_of(datetime.fromisoformat(f"{day}T00:00:00+00:00"))
+                    distances_us = np.abs(outside - midnight_us)
                     # In any time zone.
-                    self.placeholders[day] += int(np.count_nonzero(np.abs(outside - midnight_us) <= DAY_US))
+                    self.placeholders[day] += int(np.count_nonzero(distances_us <= DAY_US))
+                    is_bound_near = abs(microseconds_of(bound) - midnight_us) <= NEAR_US
+                    self.near_placeholders[day] += int(np.count_nonzero(distances_us <= NEAR_US)) + is_bound_near
         if self.after.rows:
             self.future.add(us[us > microseconds_of(self.now + CLOCK_ERROR)])
             self.too_far.add(us[us > microseconds_of(self.now + CLOCK_ERROR + self.lead)])
@@ -126,7 +133,7 @@ class RowsOutside:
             found |= {"rows_after_window": self.after.rows, "times_after_window": _span(self.after)}
         if self.future.rows:
             found |= {"rows_after_now": self.future.rows, "times_after_now": _span(self.future)}
-        repeated = [f"{count:,} at {day}" for day, count in sorted(self.placeholders.items()) if count > 1]
+        repeated = [f"{count:,} at {day}" for day, count in sorted(self.placeholders.items()) if 1 < count == self.near_placeholders[day]]
         return found | ({"placeholder_times": ", ".join(repeated)} if repeated else {})
 
 

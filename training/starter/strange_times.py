@@ -10,12 +10,11 @@ from typing import Final
 from training.contracts import microseconds_of
 from training.errors import DataError
 from training.sources.local_times import DAY_US
-from training.sources.rows_outside import CLOCK_ERROR, PLACEHOLDERS, UNITS, instant_words
+from training.sources.rows_outside import CLOCK_ERROR, NEAR_US, PLACEHOLDERS, UNITS, instant_words
 from training.starter.tables import FoundTable
 from training.starter.time_columns import EventTime
 
 NONE: Final = "false"
-YEAR_US: Final = 366 * DAY_US
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,7 +39,7 @@ def strange_times(table: FoundTable, time: EventTime, now: datetime) -> StrangeT
     late = f"{at} > {until_us}"
     wanted = [f"{what} FILTER ({late})" for what in ("count(*)", f"min({at})", f"max({at})")]
     distances = {day: f"abs({at} - {microseconds_of(datetime.fromisoformat(f'{day}T00:00:00+00:00'))})" for day in PLACEHOLDERS}
-    wanted += [f"count(*) FILTER ({distance} <= {us})" for distance in distances.values() for us in (DAY_US, YEAR_US)]
+    wanted += [f"count(*) FILTER ({distance} <= {us})" for distance in distances.values() for us in (DAY_US, NEAR_US)]
     count, oldest, newest, *around = table.rows(f"SELECT {', '.join(wanted)} FROM rows")[0]  # noqa: S608
     for (day, distance), at_day, near in zip(distances.items(), around[::2], around[1::2], strict=True):
         if 1 < at_day == near < table.num_rows:

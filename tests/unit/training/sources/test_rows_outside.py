@@ -62,6 +62,19 @@ def test_rows_before_and_after_are_said_with_their_times_and_those_of_missing_on
     assert counted().scalars() == {}
 
 
+@pytest.mark.parametrize(("first", "step", "is_named"), [(1960, 1, False), (1950, 10, False), (1970, 1, False), (1950, 20, True)])
+def test_years_around_1970_are_not_named_as_missing_times(first: int, step: int, is_named: bool) -> None:
+    moments = [f"{year}-01-01T00:00:00Z" for year in range(first, 2020, step) for _country in range(2)]
+    assert ("placeholder_times" in counted(*moments).scalars()) == is_named
+
+
+def test_a_day_that_the_window_is_near_to_is_not_named_as_missing_times() -> None:
+    found = RowsOutside(NOW)
+    window = SourceWindow(datetime(1970, 1, 4, tzinfo=UTC), datetime(1980, 1, 2, tzinfo=UTC), None)
+    found.add(np.array([microseconds_of(datetime(year, 1, 1, tzinfo=UTC)) for year in (1970, 1970, 1971)]), window)
+    assert (found.scalars()["rows_before_window"], "placeholder_times" in found.scalars()) == (2, False)
+
+
 def test_line_of_rows_later_than_the_clock_alone_is_a_warning() -> None:
     found = counted("2026-02-01T00:00:00Z", "2026-05-01T00:00:00Z", "2062-04-01T00:00:00Z")
     assert [is_warning(line) for line in outside_lines(found.scalars())] == [False, False, True]

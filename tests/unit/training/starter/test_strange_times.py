@@ -27,6 +27,11 @@ def test_window_is_made_for_the_times_that_may_be_right(wrong: str, words: str, 
     assert result["night"] == right["night"]
 
 
+def test_every_fifth_year_has_no_time_that_stands_for_a_missing_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = with_column("ordered_at", lambda number, _row: 1950 + number % 14 * 5)
+    assert not [note for note in found(csv_of(rows, tmp_path / "orders.csv"), capsys, to=tmp_path)["notes"] if "1970" in note]
+
+
 def test_table_of_the_future_is_refused_with_the_unit_that_fits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = with_column("ordered_at", lambda number, _row: f"9026-02-{number % 28 + 1:02d}T05:00:00Z")
     assert init(csv_of(rows, tmp_path / "orders.csv"), to=tmp_path) == 65
