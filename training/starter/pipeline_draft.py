@@ -12,7 +12,7 @@ import numpy as np
 from training.contracts import EPOCH
 from training.data.features.rounding_loss import SAMPLED_VALUES, WARNED_LOSS, rounding_loss
 from training.errors import DataError, shown
-from training.sql.expressions import quoted
+from training.sql.expressions import literal, quoted
 from training.starter.column_types import FoundColumn
 from training.starter.command_options import Choices
 from training.starter.keys import is_unique, key_of, may_be_id
@@ -32,6 +32,14 @@ FEW_TIMES: Final = 8
 TOP: Final = 1_000
 MANY_WORDS: Final = 3.0
 WEEK: Final = timedelta(days=7)
+YEAR: Final = timedelta(days=365)
+PARTS: Final = {
+    "hour": ("hour", DAY, 2 * DAY),
+    "day_of_week": ("dayofweek", WEEK, 2 * WEEK),
+    "month": ("month", YEAR, YEAR),
+    "day_of_year": ("dayofyear", YEAR, YEAR),
+}
+"""Part of a time to its SQL function, its cycle, and the shortest table that shows it."""
 NO_STEP: Final = (
     "rows have different times and no regular step, so they are no series and no earlier label is a feature: where a label is known "
     "before the next row, add a lag of it (data.windows)"
@@ -82,10 +90,14 @@ def drafted(table: FoundTable, time: EventTime, label: GuessedLabel, choices: Ch
     late = suspects(table, label.sql, names=names, is_number=label.task == "regression", report=report)
     split, notes, test_rows = split_of(table, time, label, span, choices, late=late, report=report)
     is_number = label.task == "regression"
-    series = series_of(table, time, zone=choices.zone, excluded=(label.column, *late)) if is_number and first != last else None
-    found_key, row_number = key_of(table, time, label, late, choices.key, entities=None if series is None else series.entities)
-    features, skipped = _features(table, time, names, late, found_key, last - first)
-    windows = _windows(table, label, series) if series is not None else {}
+    series = series_of(table, time, zone=choices.zone, excluded=(label.column, *late)) if first != last else None
+    # Classes have no lags, which such a key is for: an id stays theirs.
+    entities = series.entities if series is not None and is_number else None
+    found_key, row_number = key_of(table, time, label, late, choices.key, entities=entities)
+    features, skipped = _features(table, names, late, found_key)
+    if parts := _parts(table, time, last - first, choices.zone):
+        features[time.name] = f"{{transform: datetime, parts: {flow_list(parts)}}}"
+    windows = _windows(table, label, series) if series is not None and is_number else {}
     if windows:
         features |= dict.fromkeys(windows, _number_transform(table, table.columns[label.column]))
     if not features:
@@ -117,7 +129,7 @@ def drafted(table: FoundTable, time: EventTime, label: GuessedLabel, choices: Ch
             *sentinels(table, [label.column, *features]),
             *far_label(table, label),
             *infinite_numbers(table),
-            *_measured(time, features, [*found_key, *windows] if windows else list(features)),
+            *(_measured(time, features, [*series.entities, *found_key, *windows]) if series is not None else ()),
             *(column.note for column in table.columns.values() if column.note),
             *([NO_STEP] if is_number and series is None and is_unique(table, [time.instant]) else []),
         ],
@@ -178,9 +190,7 @@ def _reasons(*found: dict[str, str]) -> str:
     return "; ".join(f"{name}: {reason}" for names in found for name, reason in names.items())[:500]
 
 
-def _features(
-    table: FoundTable, time: EventTime, names: Sequence[str], late: dict[str, str], key: Sequence[str], length: timedelta
-) -> tuple[dict[str, str], dict[str, str]]:
+def _features(table: FoundTable, names: Sequence[str], late: dict[str, str], key: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
     features: dict[str, str] = {}
     skipped: dict[str, str] = {}
     for name in names:
@@ -192,13 +202,19 @@ def _features(
             skipped[name] = reason
         else:
             features[name] = chosen
-    parts = ["day_of_week"] if length >= 2 * WEEK else []
-    if _median_gap(table, time) < DAY and length >= 2 * DAY:
-        parts.insert(0, "hour")
-    parts += ["month", "day_of_year"] if length >= 365 * DAY else []
-    if parts:
-        features[time.name] = f"{{transform: datetime, parts: [{', '.join(parts)}]}}"
     return features, skipped
+
+
+def _parts(table: FoundTable, time: EventTime, length: timedelta, zone: str) -> list[str]:
+    """Return the parts of the rows' times that vary, of those whose cycle has several times: 1 January has any day of the week."""
+    gap = _median_gap(table, time)
+    counts = ", ".join(f"count(DISTINCT {function}(moment))" for function, _cycle, _least in PARTS.values())
+    found = table.rows(f"SELECT {counts} FROM (SELECT timezone({literal(zone)}, {time.instant}) AS moment FROM rows)")[0]  # noqa: S608 - quoted
+    return [
+        part
+        for (part, (_function, cycle, least)), count in zip(PARTS.items(), found, strict=True)
+        if count > 1 and gap < cycle and length >= least
+    ]
 
 
 def _feature(table: FoundTable, column: FoundColumn, *, is_key: bool) -> tuple[str, str]:

@@ -96,10 +96,22 @@ def test_months_quarters_and_years_are_steps_of_a_series(
     file = csv_of([{"rownames": number, **row} for number, row in enumerate(rows)], tmp_path / "yearly.csv")
     result = found(file, capsys, "--timezone", "Europe/Berlin", to=tmp_path / "to")
     assert result["key"] == ["country", "ordered_at_at"]
+    assert ("ordered_at_at: {transform: datetime, parts: [month, day_of_year]}" in written(result)) == (months < 12)
+    assert ("transform: datetime" in written(result)) == (months < 12)
     days = {1: 28, 3: 90, 12: 365}[months]
     shortest = f"{days}d" if months == 12 else f"{days * 24 - (months > 1)}h" if months > 1 else "28d"
     assert f"last_value: {{kind: lag, column: outcome, by: [country], rows: 1, available_after: {shortest}}}" in written(result)
     assert checked_with_data(result, file, tmp_path / "to", monkeypatch) == 0
+
+
+def test_parts_of_a_time_that_are_the_same_in_all_rows_are_no_features(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # Two rows between 9 and 10 on the days of each June.
+    moments = [
+        START.replace(year=year, month=6, day=day, hour=9, minute=m) for year in range(2020, 2026) for day in range(1, 31) for m in (0, 30)
+    ]
+    rows = [{"ordered_at": at.isoformat(), "outcome": round(number % 11 + 0.5, 1)} for number, at in enumerate(moments)]
+    text = written(found(csv_of(rows, tmp_path / "june.csv"), capsys, to=tmp_path / "to"))
+    assert "ordered_at: {transform: datetime, parts: [day_of_week, day_of_year]}" in text
 
 
 def test_orders_at_distinct_seconds_are_no_series_and_the_output_names_the_remedy(
@@ -116,6 +128,20 @@ def test_orders_at_distinct_seconds_are_no_series_and_the_output_names_the_remed
     assert "windows:" not in written(result)
     assert any("no regular step" in note and "data.windows" in note for note in result["notes"])
     assert checked_with_data(result, file, tmp_path / "to", monkeypatch) == 0
+
+
+@pytest.mark.parametrize(("classes", "id_column"), [(("rain", "sun", "fog"), {}), ((0, 1), {"station_id": 7})])
+def test_values_measured_with_a_class_are_named(
+    classes: tuple[Any, ...], id_column: dict[str, int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    random = np.random.default_rng(4)
+    rows = [
+        {**row, **id_column, "humidity": number % 37, "outcome": classes[random.integers(len(classes))]}
+        for number, row in enumerate(demand(count=600))
+    ]
+    result = found(csv_of(rows, tmp_path / "weather.csv"), capsys, to=tmp_path / "to")
+    assert [note for note in result["notes"] if note.startswith("humidity must be known before the label of their row")]
+    assert "windows:" not in written(result)
 
 
 def test_label_far_from_all_others_and_values_measured_with_it_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
