@@ -44,8 +44,8 @@ def judge_naive_baseline(case: Case) -> Iterator[Reason]:
     milder = case.milder("approve")
     if gain <= 0 and milder:
         words += (
-            f"; what helps is features that say more than {best.name}, other settings of train, leaving out rows whose values are wrong "
-            f"(data.source.where), or a person who decides ({milder})"
+            f"; what helps is features that say more than {best.name} (data.windows has lags), another train.model or settings of it, "
+            f"leaving out rows whose values are wrong (data.source.where), or a person who decides ({milder})"
         )
     numbers: dict[str, JsonValue] = {"baseline": best.name, "value": other, "gain": gain, "low": low, "high": high}
     yield case.reason(passed=gain > 0, words=words, numbers=numbers)

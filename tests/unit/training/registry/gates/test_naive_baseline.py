@@ -55,7 +55,7 @@ def test_first_champion_must_be_better_than_the_best_baseline_by_its_point_estim
     # The interval includes zero: it is shown, not gated.
     assert f"mae {mae:g}, best naive baseline seasonal_7d 24.2: gain" in words
     assert "95 % interval [-2, +4], required > 0" in words
-    assert ("what helps is features that say more than seasonal_7d" in words) is (outcome == "rejected")
+    assert ("what helps is features that say more than seasonal_7d (data.windows has lags)" in words) is (outcome == "rejected")
 
 
 def test_once_there_is_a_champion_it_is_a_warning_in_the_decision() -> None:
