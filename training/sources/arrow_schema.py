@@ -48,12 +48,13 @@ def type_hint(text: str | None, kind: str) -> str:
 
 
 def missing_hint(text: str, known: Sequence[str] = ()) -> str:
-    """Return how a text becomes a missing value, to add to a hint; empty for one with a digit, which is a value in another form.
+    """Return how a text becomes a missing value, to add to a hint; empty for one that cannot be shown, or has a digit: a value in
+    another form.
 
     Args:
         known: the texts that the column's `missing` has already.
     """
-    if any(map(str.isdigit, text)) or len(text) > MAX_WORD_CHARS:
+    if any(map(str.isdigit, text)) or len(text) > MAX_WORD_CHARS or not text.isprintable():
         return ""
     listed = ", ".join(json.dumps(each, ensure_ascii=False) for each in (*known, text))
     return f"; if {shown(text)} says that the value is missing, write missing: [{listed}] in the column, which needs nullable: true"

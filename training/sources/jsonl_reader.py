@@ -1,6 +1,7 @@
 """JSON lines read strictly: one object per line, the same keys on every line, and values of their columns' declared types.
 
-A value is never converted from one JSON type to another: "1" is no number and 1 is no text. Dates and times are texts in the form that
+A value is never converted from one JSON type to another: "1" is no number and 1 is no text, unless its column has texts for numbers or
+for missing values. Dates and times are texts in the form that
 CSV files have. Rows are read in batches of limited size.
 """
 
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NoReturn
 
@@ -16,7 +17,7 @@ import pyarrow as pa
 
 from training.contracts import JsonObject
 from training.errors import DataError, shown
-from training.sources.arrow_schema import type_name
+from training.sources.arrow_schema import type_hint, type_name
 from training.sources.content import not_utf8
 
 MAX_LINE_BYTES: Final = 16 * 1024 * 1024
@@ -52,23 +53,26 @@ def first_keys(path: Path, *, source: str) -> list[str] | None:
     return None
 
 
-def read_jsonl(path: Path, keys: Sequence[str], types: Mapping[str, pa.DataType], *, source: str) -> pa.RecordBatchReader:
+def read_jsonl(
+    path: Path, keys: Sequence[str], types: Mapping[str, pa.DataType], *, source: str, as_texts: Container[str] = ()
+) -> pa.RecordBatchReader:
     """Return a stream of the named columns, in the order of `types`; lines without anything but white space are skipped.
 
     Args:
         keys: those of the first object; every object must have exactly these, in any order.
         types: column name to type; every one of them is in `keys`.
         source: what to call the file in messages.
+        as_texts: names of columns of texts whose numbers and booleans are read as the texts of JSON: `1.5` beside `"n/a"`.
 
     Raises:
         DataError: while the stream is read: `format.jsonl` (not one JSON object per line, not UTF-8, a key that is missing, not expected
             or there twice, a line of more than 16 MiB), `schema.type` (a value that is not of its column's type).
     """
     schema = pa.schema(list(types.items()))
-    return pa.RecordBatchReader.from_batches(schema, _batches(path, frozenset(keys), schema, source=source))
+    return pa.RecordBatchReader.from_batches(schema, _batches(path, frozenset(keys), schema, as_texts, source=source))
 
 
-def _batches(path: Path, keys: frozenset[str], schema: pa.Schema, *, source: str) -> Iterator[pa.RecordBatch]:
+def _batches(path: Path, keys: frozenset[str], schema: pa.Schema, as_texts: Container[str], *, source: str) -> Iterator[pa.RecordBatch]:
     rows: list[JsonObject] = []
     numbers: list[int] = []
     size_bytes = 0
@@ -80,10 +84,10 @@ def _batches(path: Path, keys: frozenset[str], schema: pa.Schema, *, source: str
         numbers.append(number)
         size_bytes += len(line)
         if size_bytes >= BATCH_BYTES:
-            yield _batch(rows, numbers, schema, source=source)
+            yield _batch(rows, numbers, schema, as_texts, source=source)
             rows, numbers, size_bytes = [], [], 0
     if rows:
-        yield _batch(rows, numbers, schema, source=source)
+        yield _batch(rows, numbers, schema, as_texts, source=source)
 
 
 def _lines(path: Path, *, source: str) -> Iterator[Line]:
@@ -140,10 +144,12 @@ def _no_constant(text: str) -> NoReturn:
 DECODER: Final = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_no_constant)
 
 
-def _batch(rows: list[JsonObject], numbers: list[int], schema: pa.Schema, *, source: str) -> pa.RecordBatch:
+def _batch(rows: list[JsonObject], numbers: list[int], schema: pa.Schema, as_texts: Container[str], *, source: str) -> pa.RecordBatch:
     columns = []
     for field in schema:
-        values = [row[field.name] for row in rows]
+        values: list[Any] = [row[field.name] for row in rows]
+        if field.name in as_texts:
+            values = [json.dumps(value) if isinstance(value, int | float) else value for value in values]
         try:
             columns.append(_column(values, field.type))
         except (pa.ArrowException, TypeError, OverflowError, UnicodeEncodeError) as err:
@@ -181,17 +187,17 @@ def _floats(values: list[Any], kind: pa.DataType) -> pa.Array:
 def _wrong_type(values: list[Any], numbers: list[int], field: pa.Field, *, source: str) -> DataError:
     """Return the error of the first value that is not of the column's type."""
     kind = type_name(field.type)
-    hint = "correct the value, or the column's type in the YAML; write null for a missing value"
-    if kind in ("date", "timestamp"):
-        hint += "; dates and times are texts, and times need an offset, 2026-01-31T06:00:00Z"
     for value, number in zip(values, numbers, strict=True):
         try:
             _column([value], field.type)
         except (pa.ArrowException, TypeError, OverflowError, UnicodeEncodeError):
             what = f"{_in_json(value)} is not of type {kind}"
+            hint = type_hint(value if isinstance(value, str) else None, kind)
             return DataError("schema.type", f"{source}, line {number}, column {shown(field.name)}: {what}", hint=hint)
     return DataError(
-        "schema.type", f"{source}, lines {numbers[0]} to {numbers[-1]}, column {shown(field.name)}: not of type {kind}", hint=hint
+        "schema.type",
+        f"{source}, lines {numbers[0]} to {numbers[-1]}, column {shown(field.name)}: not of type {kind}",
+        hint=type_hint(None, kind),
     )
 
 

@@ -62,13 +62,14 @@ class FoundColumn:
         return self.type in NUMBERS
 
 
-def text_column(connection: duckdb.DuckDBPyConnection, name: str, text: str | None = None) -> FoundColumn | str:
+def text_column(connection: duckdb.DuckDBPyConnection, name: str, text: str | None = None, *, is_typed: bool = False) -> FoundColumn | str:
     """Return a column of texts in the narrowest type that all of its cells have; a reason where it has no cells.
 
     Args:
-        text: SQL of the texts, of a format that has numbers too: a text of digits alone is a name there. None: all cells are texts.
+        text: SQL of the texts; None: the column.
+        is_typed: the file could have had numbers: a text of digits alone is a name.
     """
-    is_typed, text = text is not None, text or quoted(name)
+    text = text or quoted(name)
     known, integers, numbers, booleans, days, instants, locals_, marked, thousands, zeros, digits, num_rows = counts_of(
         connection,
         [
@@ -134,7 +135,7 @@ def json_column(connection: duckdb.DuckDBPyConnection, name: str) -> FoundColumn
         return f"its values are nested: {fields}"
     types = {_OF_JSON[kind] for kind in kinds}
     if types == {"string"}:
-        return text_column(connection, name, _text(name, is_json=True))
+        return text_column(connection, name, _text(name, is_json=True), is_typed=True)
     if types <= {"int64", "double"}:
         return FoundColumn(
             name=name,
@@ -143,6 +144,10 @@ def json_column(connection: duckdb.DuckDBPyConnection, name: str) -> FoundColumn
         )
     if len(types) == 1:
         return FoundColumn(name=name, type=types.pop(), num_missing=missing)
+    if "string" in types:
+        mixed = text_column(connection, name, _text(name, is_json=True))
+        if isinstance(mixed, FoundColumn) and mixed.type in (*NUMBERS, "boolean") and mixed.form is None:
+            return mixed
     return f"its values are of several types: {', '.join(sorted(types))}"
 
 

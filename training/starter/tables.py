@@ -277,7 +277,7 @@ class _Opening:
         found = {}
         for (source, name), count in zip(names.items(), missing, strict=True):
             column = FoundColumn(name=name, type=declared[source].type, num_missing=count, keys=declared[source].stored_keys)
-            text = text_column(self.connection, name, quoted(name)) if column.type == "string" else ""
+            text = text_column(self.connection, name, is_typed=True) if column.type == "string" else ""
             if isinstance(text, FoundColumn):
                 column = text if text.form is not None else replace(column, note=text.note)
             found[name] = replace(column, source_name=source)

@@ -22,7 +22,7 @@ class JsonLinesSource(FileSource):
         # Imported here: operators list files, and need no Arrow for it.
         from training.sources.arrow_schema import declared_columns, types_in_file
         from training.sources.compression import plain_file
-        from training.sources.jsonl_reader import first_keys, read_jsonl
+        from training.sources.jsonl_reader import TEXTS, first_keys, read_jsonl
         from training.store.objects import file_digest
 
         copied, contract = self.copied(part, folder), self.contract
@@ -35,7 +35,8 @@ class JsonLinesSource(FileSource):
             keys = list(contract.columns)
         present = declared_columns(contract, keys, source=part.uri)
         types = types_in_file(contract, present)
-        return PartContent(read_jsonl(path, keys, types, source=part.uri), f"sha256:{file_digest(copied)}")
+        as_texts = {name for name in present if contract.columns[name].is_text_in_file and contract.columns[name].type not in TEXTS}
+        return PartContent(read_jsonl(path, keys, types, source=part.uri, as_texts=as_texts), f"sha256:{file_digest(copied)}")
 
 
 SOURCE = JsonLinesSource

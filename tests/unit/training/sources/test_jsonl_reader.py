@@ -27,6 +27,22 @@ def read(path: Path, data: bytes, types: dict[str, pa.DataType] | None = None) -
     return read_jsonl(path, first_keys(path, source="f.jsonl") or [], wanted, source="f.jsonl").read_all()
 
 
+def test_numbers_and_booleans_beside_texts_are_read_as_json_writes_them(tmp_path: Path) -> None:
+    path = tmp_path / "f.jsonl"
+    path.write_text("".join(json.dumps({"x": value, "y": 1}) + "\n" for value in (1.5, "n/a", None, 1e-05, True, 2**60)))
+    types = {"x": pa.string()}
+    found = read_jsonl(path, ["x", "y"], types, source="f.jsonl", as_texts={"x"}).read_all()
+    assert found["x"].to_pylist() == ["1.5", "n/a", None, "1e-05", "true", str(2**60)]
+    with pytest.raises(DataError, match=r"line 1, column 'x': '1.5' is not of type string"):
+        read_jsonl(path, ["x", "y"], types, source="f.jsonl").read_all()
+
+
+def test_a_text_among_numbers_has_the_key_that_makes_it_a_missing_value(tmp_path: Path) -> None:
+    with pytest.raises(DataError) as refused:
+        read(tmp_path / "f.jsonl", line() + line(x="n/a"))
+    assert refused.value.hint.endswith('write missing: ["n/a"] in the column, which needs nullable: true')
+
+
 def line(**changes: Any) -> bytes:
     return json.dumps(ROW | changes).encode() + b"\n"
 

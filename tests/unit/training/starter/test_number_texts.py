@@ -76,3 +76,21 @@ def test_points_that_may_be_between_thousands_are_named(tmp_path: Path, capsys: 
     rows = [{**row, "amount": f"{7 * (number + 40):,}".replace(",", ".")} for number, row in enumerate(ROWS)]
     result = found(csv_of(rows, tmp_path / "orders.csv"), capsys, to=tmp_path / "to")
     assert [note for note in result["notes"] if note.startswith("the points in amount are taken to be before a fraction")]
+
+
+def test_numbers_beside_words_for_missing_values_in_json_lines_are_numbers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "orders.jsonl"
+    mixed = [
+        {**row, "wind": "n/a" if number % 13 == 0 else 0.5 + number, "seen": "?" if number % 7 == 0 else number % 2 == 0}
+        for number, row in enumerate(ROWS)
+    ]
+    path.write_text("".join(json.dumps({**row, "both": number if number % 2 else "x"}) + "\n" for number, row in enumerate(mixed)))
+    result = found(path, capsys, to=tmp_path / "to")
+    yaml = Path(result["written"]["yaml"]).read_text(encoding="utf-8")
+    assert '      wind: {type: double, missing: ["n/a"], nullable: true}\n' in yaml
+    assert '      seen: {type: boolean, missing: ["?"], nullable: true}\n' in yaml
+    assert "both" not in result["features"]
+    assert "both" not in yaml.partition("ignore")[0]
+    assert checked_with_data(result, path, tmp_path / "to", monkeypatch) == 0
