@@ -121,8 +121,9 @@ def _number(column: FoundColumn, found: list[tuple[object, int]], task: str, mis
         if len(values) != 2:
             raise _refused(column.name, f"it has {len(values)} different values, a binary label has two", "leave --task out")
         if values != [0.0, 1.0]:
-            # All digits, and no exponent.
-            rule = f"= {max(Decimal(str(value)) for value, _count in found):f}".removesuffix(".0")
+            larger = max(Decimal(str(value)) for value, _count in found)
+            # All digits, and no exponent. DuckDB compares longer integers with the double beside the nearest one.
+            rule = f"= {larger:f}".removesuffix(".0") + (".0" if abs(larger) >= 2**63 else "")
             note = f"a row is positive where {column.name} {rule}"
     elif chosen == "multiclass" and (values[0] < 0 or any(not value.is_integer() for value in values) or values[-1] >= MAX_CLASSES):
         raise _refused(column.name, "its values are no classes from 0", "leave --task out, or write the classes as texts")

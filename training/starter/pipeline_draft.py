@@ -81,7 +81,7 @@ def drafted(table: FoundTable, time: EventTime, label: GuessedLabel, choices: Ch
 
     Raises:
         DataError: `init.key`, no columns identify a row; `init.features`, nothing is left to learn from; `init.split`, rows cannot be
-            divided so.
+            divided so; `init.time`, as `span_of`.
     """
     strange = strange_times(table, time, choices.now)
     first, last = _range(table, time, strange)

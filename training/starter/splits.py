@@ -28,6 +28,8 @@ FEW_BY_CHANCE: Final = 30
 """Below them, a part of a random split has none in more than one case of 130."""
 WHOLE_DAYS_FROM: Final = timedelta(days=20)
 DAY: Final = timedelta(days=1)
+FIRST_NIGHT: Final = date(1971, 1, 2)
+"""`spec.schedule.instants` refuses runs as of earlier years; a day later, 1971 has begun in every zone."""
 FEW_GROUPS: Final = 20
 """Below so many values a column called an id is one of categories."""
 ALL_ROWS: Final = "rows"
@@ -46,6 +48,11 @@ class Span:
 
 
 def span_of(table: FoundTable, time: EventTime, first: datetime, last: datetime, choices: Choices) -> Span:
+    """Return the window and the first night of a table.
+
+    Raises:
+        DataError: `init.time`, all rows are before the window of the first night there is.
+    """
     place = ZoneInfo(choices.zone)
     today = choices.now.astimezone(place).date()
     if table.files.partition:
@@ -57,9 +64,14 @@ def span_of(table: FoundTable, time: EventTime, first: datetime, last: datetime,
         return Span(window=window, start=end - window, end=end, night=night, notes=notes if missing else ())
     if time.is_constant:
         return Span(window=MAX_DURATION, start=first, end=last + DAY, night=today)
-    night = min(last.astimezone(place).date() + DAY, today)
+    night = max(min(last.astimezone(place).date() + DAY, today), FIRST_NIGHT)
     end = datetime(night.year, night.month, night.day, tzinfo=place)
     window = min(timedelta(days=max(1, math.ceil((end - first) / DAY) + 1)), MAX_DURATION)
+    if last < end - window:
+        message = (
+            f"the newest row of {table.path} is of {last.date()}, and a run as of {FIRST_NIGHT}, the first there is, has {window.days} days"
+        )
+        raise DataError("init.time", message, hint="leave --time out: all rows have one instant then")
     notes = [f"rows before {(end - window).date()} are outside of the window: {MAX_DURATION.days} days is the longest"]
     return Span(window=window, start=max(first, end - window), end=end, night=night, notes=notes if end - first > window else ())
 

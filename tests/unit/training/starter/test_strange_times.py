@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.training.starter.orders_bench import ROWS, csv_of, found, init, with_column
+from tests.unit.training.starter.orders_bench import ROWS, checked_with_data, csv_of, found, init, with_column
 
 
 @pytest.mark.parametrize(
@@ -36,3 +36,20 @@ def test_table_of_the_future_is_refused_with_the_unit_that_fits(tmp_path: Path, 
     rows = with_column("ordered_at", lambda number, _row: f"9026-02-{number % 28 + 1:02d}T05:00:00Z")
     assert init(csv_of(rows, tmp_path / "orders.csv"), to=tmp_path) == 65
     assert "[data.future_rows]" in capsys.readouterr().err
+
+
+def test_a_table_of_earlier_years_has_the_first_night_there_is_or_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = csv_of(
+        with_column("ordered_at", lambda number, _row: f"{1965 + number % 4}-03-{number % 28 + 1:02d}T05:00:00Z"), tmp_path / "a.csv"
+    )
+    result = found(file, capsys, to=tmp_path / "to")
+    assert result["night"] == "1971-01-02"
+    assert checked_with_data(result, file, tmp_path / "to", monkeypatch) == 0
+    old = csv_of(with_column("ordered_at", lambda number, _row: f"19{number % 40:02d}-03-01T05:00:00Z"), tmp_path / "b.csv")
+    capsys.readouterr()
+    assert init(old, to=tmp_path / "old") == 65
+    assert (
+        "b.csv is of 1939-03-01, and a run as of 1971-01-02, the first there is, has 3650 days (leave --time out" in capsys.readouterr().err
+    )

@@ -46,6 +46,8 @@ def test_limits_of_any_numbers_hold_them_all(pair: tuple[float, float]) -> None:
 @example({0.1, 0.1000001})
 @example({1e-7, 2e-7})
 @example({100.0, 250000.0})
+@example({0.0, 9.31483668219103e41})
+@example({-9.31483668219103e41, -9.4e41})
 def test_rule_of_a_label_of_two_numbers_is_true_for_the_larger_one_alone(numbers: set[float]) -> None:
     kind = "int64" if all(isinstance(number, int) for number in numbers) else "double"
     low, high = sorted(numbers)
