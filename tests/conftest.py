@@ -11,6 +11,7 @@ from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 from sqlalchemy import Connection, Engine, event
 
 from tests.integration.installation import ROOT, Installation
@@ -19,6 +20,11 @@ from tests.side_by_side import in_order, scope_of, shared_place
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # As behind `nohup … &`: the commands that tests interrupt would inherit it, and wait for ever.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# The same cases each time, however busy the machine is; `pytest --hypothesis-profile random` looks at others.
+settings.register_profile("random", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("same", settings.get_profile("random"), derandomize=True, database=None)
+settings.load_profile("same")
 
 STARTED: pytest.StashKey[Installation] = pytest.StashKey()
 STOPPED: pytest.StashKey[bool] = pytest.StashKey()

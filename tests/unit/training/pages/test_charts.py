@@ -195,7 +195,7 @@ def test_long_words_of_ticks_are_fewer_and_stay_inside(values: tuple[float, floa
 FINITE = st.floats(min_value=-1e30, max_value=1e30, allow_subnormal=False)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(points=st.lists(st.tuples(FINITE, FINITE), min_size=1, max_size=8), is_integer=st.booleans())
 def test_any_numbers_are_drawn_inside_the_chart_with_ticks_that_rise_and_do_not_overlap(
     points: list[tuple[float, float]], is_integer: bool

@@ -139,7 +139,7 @@ CELLS: dict[str, st.SearchStrategy[Any]] = {
 }
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(data=st.data())
 def test_any_good_rows_are_what_a_naive_reader_gives(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     kinds = data.draw(st.lists(st.sampled_from(sorted(CELLS)), min_size=1, max_size=5))

@@ -106,7 +106,7 @@ ROWS = st.lists(
 ).map(lambda found: [{name: row[name] for name in TYPES} for row in found])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     found=ROWS,
     by=st.lists(st.sampled_from(sorted(TYPES)), min_size=1, unique=True).map(tuple),

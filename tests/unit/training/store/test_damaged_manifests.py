@@ -71,7 +71,7 @@ def test_a_written_manifest_is_read_unchanged() -> None:
     assert Manifest.from_bytes(written.to_json(), uri=URI) == written
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(DOCUMENTS)
 def test_any_json_document_is_read_or_refused_with_a_code(document: object) -> None:
     code = ""

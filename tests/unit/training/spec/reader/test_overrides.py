@@ -189,7 +189,7 @@ JSON = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from(["as_of", "force", "train", "evaluate", "image"]), JSON, max_size=4))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_any_conf_is_taken_or_refused_in_words(ranking: PipelineSpec, conf: dict[str, Any]) -> None:
     try:
         spec, _ = apply_overrides(ranking, conf)

@@ -175,7 +175,7 @@ JSON = st.recursive(
 
 
 @given(st.dictionaries(st.text("abcdef", min_size=1), JSON, max_size=5))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_json_reads_as_json(value: dict[str, object]) -> None:
     text = json.dumps(value)
     document = read_document(text.encode(), "s")
@@ -184,7 +184,7 @@ def test_json_reads_as_json(value: dict[str, object]) -> None:
 
 
 @given(st.binary(max_size=200) | st.text(max_size=200).map(lambda text: text.encode("utf-8", "surrogatepass")))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_any_bytes_are_read_or_refused_in_words(data: bytes) -> None:
     # Anything but a SpecError fails here.
     with suppress(SpecError):

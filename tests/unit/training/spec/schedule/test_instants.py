@@ -114,7 +114,7 @@ def test_without_a_schedule_it_is_the_last_midnight_of_the_time_zone(accept: Acc
 
 
 @given(st.datetimes(datetime(2020, 1, 1), datetime(2030, 1, 1), timezones=st.just(UTC)))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_slot_is_at_most_a_day_and_an_hour_old_and_never_to_come(flights: PipelineSpec, run_after: datetime) -> None:
     slot = settle_as_of(flights, parameter=None, logical_date=None, run_after=run_after)
     assert timedelta(0) <= run_after - slot <= timedelta(hours=25)

@@ -42,7 +42,7 @@ def minute_by_minute(grain: Grain, zone: ZoneInfo, until: datetime, back: timede
     return minutes
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     grain=st.sampled_from([Grain.HOUR, Grain.DAY]),
     zone=st.sampled_from(ZONES).map(ZoneInfo),
