@@ -31,7 +31,7 @@ NAME_RULE: Final = "[a-z0-9][a-z0-9._-]{0,62}"
 DIGEST_RULE: Final = "[0-9a-f]{64}"
 COLUMN_RULE: Final = r"[A-Za-z_][A-Za-z0-9_]{0,127}"
 SUITE_RULE: Final = r"[a-z0-9][a-z0-9_-]{0,62}(/[a-z0-9][a-z0-9_-]{0,62}){0,3}"
-MAX_DURATION: Final = timedelta(days=3650)
+MAX_DURATION: Final = timedelta(days=36500)
 
 _DURATION_UNITS: Final = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
 _DURATION = re.compile(r"(?=\d)(?:(\d{1,6})d)?(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1,9})s)?", re.ASCII)

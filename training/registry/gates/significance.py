@@ -167,7 +167,9 @@ def _duration(seconds: float | None) -> str:
         return "unknown length"
     # Two digits are enough: the length follows from how the rows' time divides.
     unit = 86_400 if known >= 86_400 else 3_600 if known >= 3_600 else 60
-    return f"{known / unit:.2g}{ {86_400: 'd', 3_600: 'h', 60: 'min'}[unit] }" if known % unit else duration_text(timedelta(seconds=known))
+    if not known % unit:
+        return duration_text(timedelta(seconds=known))
+    return f"{float(f'{known / unit:.2g}'):g}{ {86_400: 'd', 3_600: 'h', 60: 'min'}[unit] }"
 
 
 def _numbers(comparison: Comparison, blocks: Blocks, rules: Evaluate) -> dict[str, JsonValue]:

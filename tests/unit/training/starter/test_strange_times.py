@@ -47,9 +47,10 @@ def test_a_table_of_earlier_years_has_the_first_night_there_is_or_is_refused(
     result = found(file, capsys, to=tmp_path / "to")
     assert result["night"] == "1971-01-02"
     assert checked_with_data(result, file, tmp_path / "to", monkeypatch) == 0
-    old = csv_of(with_column("ordered_at", lambda number, _row: f"19{number % 40:02d}-03-01T05:00:00Z"), tmp_path / "b.csv")
+    old = csv_of(with_column("ordered_at", lambda number, _row: f"18{number % 40:02d}-03-01T05:00:00Z"), tmp_path / "b.csv")
     capsys.readouterr()
     assert init(old, to=tmp_path / "old") == 65
     assert (
-        "b.csv is of 1939-03-01, and a run as of 1971-01-02, the first there is, has 3650 days (leave --time out" in capsys.readouterr().err
+        "b.csv is of 1839-03-01, and a run as of 1971-01-02, the first there is, has 36500 days (leave --time out"
+        in capsys.readouterr().err
     )

@@ -99,7 +99,16 @@ def test_too_few_blocks_are_named_with_what_was_used_instead() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "length"),
-    [(86_400.0, "1d"), (129_600.5, "1.5d"), (3_600.0, "1h"), (5_400.5, "1.5h"), (60.0, "1m"), (90.5, "1.5min"), ("nan", "unknown length")],
+    [
+        (86_400.0, "1d"),
+        (129_600.5, "1.5d"),
+        (3_600.0, "1h"),
+        (5_400.5, "1.5h"),
+        (60.0, "1m"),
+        (90.5, "1.5min"),
+        (233_280_001.0, "2700d"),
+        ("nan", "unknown length"),
+    ],
 )
 def test_the_length_of_a_block_has_the_unit_that_it_is_at_least_one_of(seconds: float | str, length: str) -> None:
     assert f"14 blocks of {length}," in judged(blocks={**BLOCKS, "block_seconds": seconds}).words
@@ -139,7 +148,7 @@ def test_an_unbounded_interval_fails_by_its_severity_and_says_what_helps(automat
     assert "a person who decides" not in asked.words
 
 
-@pytest.mark.parametrize(("days", "helps"), [(110, "a longer data.split.test"), (365, "rows at shorter steps")])
+@pytest.mark.parametrize(("days", "helps"), [(365, "a longer data.split.test"), (3650, "rows at shorter steps")])
 def test_a_longer_test_is_not_advised_where_no_window_has_its_blocks(days: int, helps: str) -> None:
     seconds = 86400.0 * days
     few = {**BLOCKS, "num_blocks": 2, "too_few_blocks": True, "block_seconds": seconds, "automatic_seconds": seconds}
