@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import logging
 import os
+import signal
 import sys
 from collections.abc import Callable
 
@@ -14,7 +15,7 @@ from devstack.dag_pausing import end_signals_raise
 from devstack.environment import shell_lines
 from devstack.next_night import parse_conf, parse_day
 from nightshift.settings import Settings
-from training.command_line import exit_code_of
+from training.errors import NightshiftError
 
 BACKFILL_HELP = (
     "run a range of nights one after the other, by the pipeline's schedule and time zone (days without a slot are left out, of several "
@@ -23,17 +24,18 @@ BACKFILL_HELP = (
 
 
 def say(text: str) -> None:
-    print(text, flush=True)
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        # `| head` has seen enough; the run goes on, and its end is not known.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(128 + signal.SIGPIPE) from None
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; return its exit code, 0 for success."""
     # Inherited by all that is started here: databases, store, artifacts and logs are readable by their user alone.
     os.umask(0o077)
-    return exit_code_of(lambda: _command(arguments))
-
-
-def _command(arguments: list[str] | None) -> int:
     try:
         parser = argparse.ArgumentParser(prog="python -m devstack", description=__doc__)
         declare(parser)
@@ -45,6 +47,9 @@ def _command(arguments: list[str] | None) -> int:
         # The supervisor installs its own handlers.
         with contextlib.nullcontext() if options.command == "supervise" else end_signals_raise():
             return run(Settings.from_environment(), options)
+    except NightshiftError as err:
+        print(f"error: {err}", file=sys.stderr)
+        return int(err.exit_code)
     except KeyboardInterrupt:
         print("\ninterrupted; the services keep running (make status, make stop)", file=sys.stderr)
         return 130

@@ -67,14 +67,21 @@ def switched_on(client: AirflowApi, home: Path, dag_id: str, say: Say) -> Iterat
             if client.get(f"/dags/{dag_id}")["is_paused"]:
                 os.pwrite(descriptor, PAUSED_BEFORE, 0)
                 _hold_back_schedule(client, dag_id, say)
-                for run in client.get(f"/dags/{dag_id}/dagRuns", state="queued", limit=MAX_NAMED)["dag_runs"]:
-                    say(f"{dag_id} was paused, and {run['dag_run_id']} waited for that: it runs now too")
+                _say_what_waited(client, dag_id, say)
                 client.patch(f"/dags/{dag_id}", {"is_paused": False})
             yield
         finally:
             _pause_again(client, descriptor, dag_id, say)
     finally:
         os.close(descriptor)
+
+
+def _say_what_waited(client: AirflowApi, dag_id: str, say: Say) -> None:
+    found = client.get(f"/dags/{dag_id}/dagRuns", state=["queued", "running"], limit=MAX_NAMED)
+    names = [run["dag_run_id"] for run in found["dag_runs"]]
+    more = found["total_entries"] - len(names)
+    if names:
+        say(f"{dag_id} was paused; what waited for that runs now: {', '.join(names)}" + (f" and {more:,} more" if more else ""))
 
 
 def pause_leftovers(client: AirflowApi, home: Path, say: Say) -> None:

@@ -32,7 +32,7 @@ LEAST_STAGE_BYTES: Final = 2**30
 UNPOOLED_SLOTS: Final = 2
 """Of the executor, for tasks that are in none of these pools: a rollback, the pools that pipelines name."""
 CPU_LIMIT: Final = Path("/sys/fs/cgroup/cpu.max")
-_NAMED: Final = re.compile(r"""(?m)^(?:[^#\n]|(?<=\S)#)*?\bpool["']?\s*:\s*["']?([A-Za-z0-9_.-]+)""")
+_NAMED: Final = re.compile(r"""\bpool["']?\s*:\s*["']?([A-Za-z0-9_.-]+)""")
 
 
 def slots_by_pool(settings: Settings) -> dict[str, int]:

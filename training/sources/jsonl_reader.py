@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, BinaryIO, Final, NoReturn
 
 import pyarrow as pa
@@ -35,6 +36,9 @@ ACCEPTED: Final[Mapping[str, frozenset[type]]] = {
 }
 """Python's type of a JSON value, by the type of its column; null is of every type, for validation to judge."""
 
+INFINITIES: Final = (math.inf, -math.inf)
+"""Of `1e999`, which is JSON."""
+
 Line = tuple[int, bytes]
 """Number, from 1, and content with its line end."""
 
@@ -54,7 +58,7 @@ def first_keys(path: Path, *, source: str) -> list[str] | None:
 
 
 def read_jsonl(
-    path: Path, keys: Sequence[str], types: Mapping[str, pa.DataType], *, source: str, as_texts: Container[str] = ()
+    path: Path, keys: Sequence[str], types: Mapping[str, pa.DataType], *, source: str, as_texts: Mapping[str, str] = MappingProxyType({})
 ) -> pa.RecordBatchReader:
     """Return a stream of the named columns, in the order of `types`; lines without anything but white space are skipped.
 
@@ -62,7 +66,7 @@ def read_jsonl(
         keys: those of the first object; every object must have exactly these, in any order.
         types: column name to type; every one of them is in `keys`.
         source: what to call the file in messages.
-        as_texts: names of columns of texts whose numbers and booleans are read as the texts of JSON: `1.5` beside `"n/a"`.
+        as_texts: columns of texts to a type whose values are read as the texts that JSON has for them: `1.5` beside `"n/a"`.
 
     Raises:
         DataError: while the stream is read: `format.jsonl` (not one JSON object per line, not UTF-8, a key that is missing, not expected
@@ -72,7 +76,7 @@ def read_jsonl(
     return pa.RecordBatchReader.from_batches(schema, _batches(path, frozenset(keys), schema, as_texts, source=source))
 
 
-def _batches(path: Path, keys: frozenset[str], schema: pa.Schema, as_texts: Container[str], *, source: str) -> Iterator[pa.RecordBatch]:
+def _batches(path: Path, keys: frozenset[str], schema: pa.Schema, as_texts: Mapping[str, str], *, source: str) -> Iterator[pa.RecordBatch]:
     rows: list[JsonObject] = []
     numbers: list[int] = []
     size_bytes = 0
@@ -144,12 +148,12 @@ def _no_constant(text: str) -> NoReturn:
 DECODER: Final = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_no_constant)
 
 
-def _batch(rows: list[JsonObject], numbers: list[int], schema: pa.Schema, as_texts: Container[str], *, source: str) -> pa.RecordBatch:
+def _batch(rows: list[JsonObject], numbers: list[int], schema: pa.Schema, as_texts: Mapping[str, str], *, source: str) -> pa.RecordBatch:
     columns = []
     for field in schema:
         values: list[Any] = [row[field.name] for row in rows]
-        if field.name in as_texts:
-            values = [json.dumps(value) if isinstance(value, int | float) else value for value in values]
+        if (kind := as_texts.get(field.name)) is not None:
+            values = [json.dumps(value) if type(value) in ACCEPTED[kind] and value not in INFINITIES else value for value in values]
         try:
             columns.append(_column(values, field.type))
         except (pa.ArrowException, TypeError, OverflowError, UnicodeEncodeError) as err:

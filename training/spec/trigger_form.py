@@ -37,7 +37,17 @@ _TITLES: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "settings": ("Settings", "The model family's own."),
 }
-_KEPT: Final[tuple[str, ...]] = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "enum", "items", "maxItems", "pattern")
+_KEPT: Final[tuple[str, ...]] = (
+    "minimum",
+    "maximum",
+    "exclusiveMinimum",
+    "exclusiveMaximum",
+    "enum",
+    "items",
+    "maxItems",
+    "pattern",
+    "examples",
+)
 
 
 def params_schema(spec: PipelineSpec) -> dict[str, dict[str, JsonValue]]:

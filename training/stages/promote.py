@@ -306,7 +306,9 @@ def _decided(kept: Entry, standing: ModelAliases) -> tuple[JsonObject, dict[str,
     record = {name: getattr(kept, name) for name in names} | {"reasons": said, "decided_at": kept.decided_at.isoformat()}
     # What the ledger itself says (gate `standing`) comes first: it explains a row that moves nothing.
     reasons = _readable(kept)
-    leading = sorted((reason for reason in reasons if not reason.passed or reason.gate == "standing"), key=_is_of_gates)
+    # The rule that a person is asked says nothing about the model; the answer does.
+    against = (reason for reason in reasons if not reason.passed and (reason.gate != "approval" or reason.severity is None))
+    leading = sorted([*against, *(reason for reason in reasons if reason.passed and reason.gate == "standing")], key=_is_of_gates)
     if leading:
         leading = [*(reason for reason in reasons if reason.gate == SIMULATED), *leading]
     return record, {

@@ -146,7 +146,7 @@ def json_column(connection: duckdb.DuckDBPyConnection, name: str) -> FoundColumn
         return FoundColumn(name=name, type=types.pop(), num_missing=missing)
     if "string" in types:
         mixed = text_column(connection, name, _text(name, is_json=True))
-        if isinstance(mixed, FoundColumn) and mixed.type in (*NUMBERS, "boolean") and mixed.form is None:
+        if isinstance(mixed, FoundColumn) and mixed.missing and mixed.form is None and mixed.type in (*NUMBERS, "boolean"):
             return mixed
     return f"its values are of several types: {', '.join(sorted(types))}"
 

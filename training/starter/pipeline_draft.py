@@ -95,14 +95,14 @@ def drafted(table: FoundTable, time: EventTime, label: GuessedLabel, choices: Ch
     entities = series.entities if series is not None and is_number else None
     found_key, row_number = key_of(table, time, label, late, choices.key, entities=entities)
     features, skipped = _features(table, names, late, found_key)
-    if parts := _parts(table, time, last - first, choices.zone):
+    if parts := _parts(table, time, strange, last - first, choices.zone):
         features[time.name] = f"{{transform: datetime, parts: {flow_list(parts)}}}"
     windows = _windows(table, label, series) if series is not None and is_number else {}
     if windows:
         features |= dict.fromkeys(windows, _number_transform(table, table.columns[label.column]))
     if not features:
         raise DataError(
-            "init.features", f"{table.path}: no column is left to learn from", hint="see the reasons: " + _reasons(late, skipped)
+            "init.features", f"{table.path}: no column is left to learn from", hint=_reasons(late, skipped) or "add columns to the table"
         )
     return Draft(
         label=label,
@@ -205,11 +205,12 @@ def _features(table: FoundTable, names: Sequence[str], late: dict[str, str], key
     return features, skipped
 
 
-def _parts(table: FoundTable, time: EventTime, length: timedelta, zone: str) -> list[str]:
+def _parts(table: FoundTable, time: EventTime, strange: StrangeTimes, length: timedelta, zone: str) -> list[str]:
     """Return the parts of the rows' times that vary, of those whose cycle has several times: 1 January has any day of the week."""
     gap = _median_gap(table, time)
     counts = ", ".join(f"count(DISTINCT {function}(moment))" for function, _cycle, _least in PARTS.values())
-    found = table.rows(f"SELECT {counts} FROM (SELECT timezone({literal(zone)}, {time.instant}) AS moment FROM rows)")[0]  # noqa: S608 - quoted
+    moments = f"SELECT timezone({literal(zone)}, {time.instant}) AS moment FROM rows WHERE NOT ({strange.sql})"  # noqa: S608 - quoted
+    found = table.rows(f"SELECT {counts} FROM ({moments})")[0]  # noqa: S608 - quoted
     return [
         part
         for (part, (_function, cycle, least)), count in zip(PARTS.items(), found, strict=True)

@@ -209,10 +209,12 @@ def _restore(client: Client, options: argparse.Namespace) -> int:
 def require_start(client: Client, options: argparse.Namespace, pipeline: str) -> None:
     """Refuse what `--wait` would wait for without end; queued, it would run with its overrides at some later time.
 
+    Not with a key, whose run may have ended already.
+
     Raises:
         DeniedError: `pipeline.unknown`, `pipeline.paused`.
     """
-    if options.wait and not options.unpause:
+    if options.wait and not options.unpause and options.key is None:
         client.require_on(pipeline)
 
 
@@ -290,7 +292,8 @@ def stage_line(stage: StageRun, run: Run) -> str:
         found.insert(0, stage.progress)
     if stage.waits_for:
         found.insert(0, f"waits for {stage.waits_for}")
-    log = f"nightshift logs {run.pipeline}:{stage.reused_from or run.run_id} {stage.name}"
+    found_in = stage.reused_from or run.run_id
+    log = f"nightshift logs {found_in if ':' in found_in else f'{run.pipeline}:{found_in}'} {stage.name}"
     warnings = f" (in words: {log})" if stage.scalars.get("warnings") else ""
     return f"{stage.name:<10}{stage.state or 'waits':<16}{seconds:>10}  {', '.join(found[:4])}{warnings}".rstrip()
 

@@ -225,7 +225,7 @@ def _invalid(err: Exception) -> Problem:
     if not hasattr(found, "absolute_path"):
         return Problem(code="conf.invalid", message=message, hint=hint)
     parameter = message.partition(":")[0].rpartition(" ")[2]
-    own = found.schema.get("default") or "this key"
+    own = found.schema.get("default") or next(iter(found.schema.get("examples", [])), "this key")
     # A pattern says nothing to people, a value that fits it does.
     words = f"{shown(found.instance)} is not in the form of {own}" if found.validator == "pattern" else found.message
     return Problem(code="conf.invalid", message=words, hint=hint, field=".".join(map(str, (parameter, *found.absolute_path))))

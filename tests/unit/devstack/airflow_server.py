@@ -71,7 +71,8 @@ class AirflowServer:
             self.runs[body["dag_run_id"]] = body
             return 200, body
         if path == "/dags/search_ranking/dagRuns" and method == "GET":
-            return 200, {"dag_runs": self._page(parse_qs(query))}
+            found = self._page(parse_qs(query))
+            return 200, {"dag_runs": found, "total_entries": len(found)}
         if path.startswith("/dags/search_ranking/dagRuns/") and method == "GET":
             run_id, _, rest = path.removeprefix("/dags/search_ranking/dagRuns/").partition("/")
             if run_id in self.runs:

@@ -84,7 +84,7 @@ def test_a_pool_that_is_given_slots_twice_is_refused() -> None:
 
 
 def test_slots_of_a_pool_that_no_pipeline_uses_are_refused_with_the_pools_there_are(tmp_path: Path) -> None:
-    (tmp_path / "night.yaml").write_text('train: {placement: {pool: "night_gpus", gpus: 1}}  # no pool: gone\n')
+    (tmp_path / "night.yaml").write_text('train: {placement: {pool: "night_gpus", gpus: 1}}\n')
     (tmp_path / "link.yaml").symlink_to(tmp_path / "gone")
     environ = {"NIGHTSHIFT_PIPELINES": str(tmp_path), "NIGHTSHIFT_SLOTS": "cpus:12,night_gpus:2"}
     settings = Settings.from_environment(environ)

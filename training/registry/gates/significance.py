@@ -41,11 +41,15 @@ def blocks_of_labels(blocks: Blocks, least: timedelta) -> tuple[bool, str]:
 
 
 def _are_longer(blocks: Blocks, least_seconds: float) -> bool:
-    """Return whether dependence alone makes blocks longer than the shortest that the rows' times and `evaluate.block` allow."""
+    """Return whether dependence alone makes blocks longer than the shortest that the rows' times and `evaluate.block` allow.
+
+    Where those are enough for an interval; else no gain has one.
+    """
     length, bin_seconds = finite(blocks.block_seconds), finite(blocks.bin_seconds)
     if not length or bin_seconds is None:
         return False
-    return blocks.num_blocks < int(blocks.num_blocks * length / max(bin_seconds, least_seconds) + 0.25)
+    most = int(blocks.num_blocks * length / max(bin_seconds, least_seconds) + 0.25)
+    return blocks.num_blocks < most and most >= 8
 
 
 def significance(case: Case, comparison: Comparison | None, rival: str) -> Reason:

@@ -35,7 +35,9 @@ class JsonLinesSource(FileSource):
             keys = list(contract.columns)
         present = declared_columns(contract, keys, source=part.uri)
         types = types_in_file(contract, present)
-        as_texts = {name for name in present if contract.columns[name].is_text_in_file and contract.columns[name].type not in TEXTS}
+        # A number has no decimal comma: beside a number format it is refused.
+        marked = {name: contract.columns[name] for name in present if contract.columns[name].number_format is None}
+        as_texts = {name: column.type for name, column in marked.items() if column.missing and column.type not in TEXTS}
         return PartContent(read_jsonl(path, keys, types, source=part.uri, as_texts=as_texts), f"sha256:{file_digest(copied)}")
 
 

@@ -69,11 +69,14 @@ def test_paused_dag_is_unpaused_during_the_run_and_paused_at_the_end(server: Air
 
 
 def test_runs_that_waited_for_a_paused_dag_are_named_before_they_run(server: AirflowServer, client: AirflowApi, home: Path) -> None:
-    server.runs = {name: {"dag_run_id": name, "state": state} for name, state in (("by-hand", "queued"), ("night-2026-02-01", "success"))}
+    server.runs = {
+        name: {"dag_run_id": name, "state": state}
+        for name, state in (("first", "running"), ("second", "queued"), ("night-2026-02-01", "success"))
+    }
     said: list[str] = []
     with switched_on(client, home, DAG, said.append):
         pass
-    assert said == ["search_ranking was paused, and by-hand waited for that: it runs now too"]
+    assert said == ["search_ranking was paused; what waited for that runs now: second, first"]
 
 
 def test_dag_that_was_on_stays_on_and_its_schedule_counts(server: AirflowServer, client: AirflowApi, home: Path) -> None:
@@ -195,5 +198,5 @@ def test_slot_of_tomorrow_is_withdrawn_without_a_wait_and_planned_again_at_the_e
         assert not server.is_paused
     paths = [request.split(" ")[0] + " " + request.split("/v2")[1] for request in server.requests]
     dag, parse = "/dags/search_ranking", "PUT /parseDagFile/token"
-    waiting = f"GET {dag}/dagRuns?state=queued&limit=10"
+    waiting = f"GET {dag}/dagRuns?state=queued&state=running&limit=10"
     assert paths == [f"GET {dag}", f"GET {dag}", parse, waiting, f"PATCH {dag}", f"PATCH {dag}", parse]

@@ -72,6 +72,16 @@ def test_a_start_that_would_wait_for_a_paused_pipeline_queues_nothing(command_li
 
 
 @pytest.mark.usefixtures("airflow")
+def test_a_key_whose_run_has_ended_shows_it_although_the_pipeline_is_paused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert start([PIPELINE, "--key", "ended"]) == 0
+    with create_session() as session:
+        (run_id,) = {line.split()[0].partition(":")[2] for line in capsys.readouterr().out.splitlines() if line.startswith(f"{PIPELINE}:")}
+        session.execute(update(DagRun).where(DagRun.dag_id == PIPELINE, DagRun.run_id == run_id).values(state="success"))
+    assert start([PIPELINE, "--key", "ended", "--wait"]) == 0
+    assert "state:   success" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("airflow")
 def test_a_start_that_waits_ends_where_the_pipeline_is_paused_meanwhile(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,6 +15,7 @@ from nightshift.queries.schemas import Run, StageRun
     [
         (0, None, "rows 9, checks 7, warnings 0"),
         (2, None, "rows 9, checks 7, warnings 2 (in words: nightshift logs shop:n2 validate)"),
+        (2, "shop.tune:s1", "reused from shop.tune:s1, rows 9, checks 7, warnings 2 (in words: nightshift logs shop.tune:s1 validate)"),
         (2, "n1", "reused from n1, rows 9, checks 7, warnings 2 (in words: nightshift logs shop:n1 validate)"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
@@ -27,14 +28,32 @@ def read(path: Path, data: bytes, types: dict[str, pa.DataType] | None = None) -
     return read_jsonl(path, first_keys(path, source="f.jsonl") or [], wanted, source="f.jsonl").read_all()
 
 
-def test_numbers_and_booleans_beside_texts_are_read_as_json_writes_them(tmp_path: Path) -> None:
-    path = tmp_path / "f.jsonl"
-    path.write_text("".join(json.dumps({"x": value, "y": 1}) + "\n" for value in (1.5, "n/a", None, 1e-05, True, 2**60)))
-    types = {"x": pa.string()}
-    found = read_jsonl(path, ["x", "y"], types, source="f.jsonl", as_texts={"x"}).read_all()
-    assert found["x"].to_pylist() == ["1.5", "n/a", None, "1e-05", "true", str(2**60)]
-    with pytest.raises(DataError, match=r"line 1, column 'x': '1.5' is not of type string"):
-        read_jsonl(path, ["x", "y"], types, source="f.jsonl").read_all()
+@pytest.mark.parametrize(
+    ("kind", "values", "texts"),
+    [
+        ("double", (1.5, "n/a", None, 1e-05, 2**60, "7"), ["1.5", "n/a", None, "1e-05", str(2**60), "7"]),
+        ("int8", (1, "n/a"), ["1", "n/a"]),
+        ("boolean", (True, "?", False), ["true", "?", "false"]),
+    ],
+)
+def test_values_beside_words_are_read_as_json_writes_them(kind: str, values: Any, texts: list[str | None], tmp_path: Path) -> None:
+    assert marked(tmp_path, kind, *values) == texts
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "shown"), [("double", True, "true"), ("int8", 1.0, "1.0"), ("boolean", 1, "1"), ("double", math.inf, "Infinity")]
+)
+def test_a_value_of_another_type_stays_refused_beside_words(kind: str, value: Any, shown: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=rf"line 2, column 'x': '{shown}' is not of type string"):
+        marked(tmp_path, kind, "n/a", value)
+
+
+def marked(folder: Path, kind: str, *values: Any) -> list[Any]:
+    """Read values of a column that has texts for missing values."""
+    path = folder / "f.jsonl"
+    path.write_text("".join(json.dumps({"x": value, "y": 1}) + "\n" for value in values).replace("Infinity", "1e999"))
+    found: list[Any] = read_jsonl(path, ["x", "y"], {"x": pa.string()}, source="f.jsonl", as_texts={"x": kind}).read_all()["x"].to_pylist()
+    return found
 
 
 def test_a_text_among_numbers_has_the_key_that_makes_it_a_missing_value(tmp_path: Path) -> None:

@@ -342,3 +342,18 @@ def test_a_question_does_not_wait_for_mlflow_and_a_promotion_does(
     inputs |= {"model": models["blind"].artifact_uri, "evaluation": other.artifact_uri}
     ended, _ = bench.attempt("promote", inputs, {}, "promotes")
     assert ended is ExitCode.UNAVAILABLE
+
+
+def test_reasons_of_an_approval_are_those_of_the_model_and_the_answer_and_not_the_rule_that_asked(
+    bench: EvaluateBench, models: dict[str, StageResult], ledger: Ledger
+) -> None:
+    asks = {"promote: {model: orders}": "promote: {model: orders, approval: required}"}
+    asked = night(bench, ledger, models["good"], "asked by a rule", asks)
+    assert asked.scalars["decision"] == "needs_approval"
+    assert "auc is " in str(asked.scalars["reasons"])
+    (request,) = ledger.open_requests("orders")
+    ending = answer_request(ledger, request, "approved", by="eve", words="approved by eve: fine")
+    followed = bench.stage("promote", {}, {"order": {"kind": "follow", "key": ending.key}}, work="follows an answer")
+    reasons = str(followed.scalars["reasons"])
+    assert "auc is " in reasons
+    assert reasons.endswith("approved by eve: fine")
