@@ -101,9 +101,8 @@ def drafted(table: FoundTable, time: EventTime, label: GuessedLabel, choices: Ch
     if windows:
         features |= dict.fromkeys(windows, _number_transform(table, table.columns[label.column]))
     if not features:
-        raise DataError(
-            "init.features", f"{table.path}: no column is left to learn from", hint=_reasons(late, skipped) or "add columns to the table"
-        )
+        hint = _reasons(late, skipped) or "add columns to the table"
+        raise DataError("init.features", f"{table.path}: no column is left to learn from", hint=hint)
     return Draft(
         label=label,
         key=found_key,
