@@ -27,7 +27,7 @@ def say(text: str) -> None:
     try:
         print(text, flush=True)
     except BrokenPipeError:
-        # `| head` has seen enough; the run goes on, and its end is not known.
+        # `| head` has seen enough. As after Ctrl-C, the next `make run` continues a run that is not finished.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(128 + signal.SIGPIPE) from None
 

@@ -40,10 +40,8 @@ def type_name(found: pa.DataType) -> str:
 
 
 def type_hint(text: str | None, kind: str) -> str:
-    """Return what to do about a text of a file that is no value of a column of type `kind`; None: it is not known."""
-    hint = "correct the value, or the column's type in the YAML"
-    if kind == "timestamp":
-        hint += "; timestamps need an offset, 2026-01-31T06:00:00Z"
+    """Return what else may help for a text that is no value of a column of type `kind`, to add to a hint; None: it is not known."""
+    hint = "; timestamps need an offset, 2026-01-31T06:00:00Z" if kind == "timestamp" else ""
     return hint if text is None else hint + missing_hint(text)
 
 

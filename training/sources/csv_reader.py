@@ -207,7 +207,7 @@ def _explained(message: str, path: Path, header: list[str], types: Mapping[str, 
         return DataError(
             "schema.type",
             f"{source}, line {_line_of(path, int(found['row']))}, column {shown(name)}: {what}",
-            hint=type_hint(value["value"] if value else None, kind),
+            hint=f"correct the value, or the column's type in the YAML{type_hint(value['value'] if value else None, kind)}",
         )
     if TOO_LONG in message:
         hint = "shorten its values, or write JSON lines or Parquet"

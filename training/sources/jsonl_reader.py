@@ -1,7 +1,7 @@
 """JSON lines read strictly: one object per line, the same keys on every line, and values of their columns' declared types.
 
-A value is never converted from one JSON type to another: "1" is no number and 1 is no text, unless its column has texts for numbers or
-for missing values. Dates and times are texts in the form that
+A value is never converted from one JSON type to another: "1" is no number and 1 is no text, unless the column has words for missing
+values. Dates and times are texts in the form that
 CSV files have. Rows are read in batches of limited size.
 """
 
@@ -157,7 +157,7 @@ def _batch(rows: list[JsonObject], numbers: list[int], schema: pa.Schema, as_tex
         try:
             columns.append(_column(values, field.type))
         except (pa.ArrowException, TypeError, OverflowError, UnicodeEncodeError) as err:
-            raise _wrong_type(values, numbers, field, source=source) from err
+            raise _wrong_type(values, numbers, field, as_texts, source=source) from err
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
@@ -188,20 +188,20 @@ def _floats(values: list[Any], kind: pa.DataType) -> pa.Array:
     return found
 
 
-def _wrong_type(values: list[Any], numbers: list[int], field: pa.Field, *, source: str) -> DataError:
+def _wrong_type(values: list[Any], numbers: list[int], field: pa.Field, as_texts: Mapping[str, str], *, source: str) -> DataError:
     """Return the error of the first value that is not of the column's type."""
-    kind = type_name(field.type)
+    kind = as_texts.get(field.name, type_name(field.type))
     for value, number in zip(values, numbers, strict=True):
         try:
             _column([value], field.type)
         except (pa.ArrowException, TypeError, OverflowError, UnicodeEncodeError):
             what = f"{_in_json(value)} is not of type {kind}"
-            hint = type_hint(value if isinstance(value, str) else None, kind)
+            hint = f"correct the value, or the column's type in the YAML{type_hint(value if isinstance(value, str) else None, kind)}"
             return DataError("schema.type", f"{source}, line {number}, column {shown(field.name)}: {what}", hint=hint)
     return DataError(
         "schema.type",
         f"{source}, lines {numbers[0]} to {numbers[-1]}, column {shown(field.name)}: not of type {kind}",
-        hint=type_hint(None, kind),
+        hint="correct the values, or the column's type in the YAML",
     )
 
 

@@ -51,7 +51,7 @@ def span_of(table: FoundTable, time: EventTime, first: datetime, last: datetime,
     """Return the window and the first night of a table.
 
     Raises:
-        DataError: `init.time`, all rows are before the window of the first night there is.
+        DataError: `init.time`, all rows are before the window of the first night there is, or all partitions before that night.
     """
     place = ZoneInfo(choices.zone)
     today = choices.now.astimezone(place).date()
@@ -60,6 +60,9 @@ def span_of(table: FoundTable, time: EventTime, first: datetime, last: datetime,
         window = min(end - start if table.files.grain is Grain.HOUR else timedelta(days=round((end - start) / DAY)), MAX_DURATION)
         # A day that has begun ends after its last hour.
         night = min((end - timedelta(microseconds=1)).astimezone(place).date() + DAY, today)
+        if night < FIRST_NIGHT:
+            message = f"the newest partition of {table.path} is before {FIRST_NIGHT}, and no run is as of an earlier day"
+            raise DataError("init.time", message, hint="leave --partition out")
         notes = [f"the window begins after the partition {missing}, which is missing: a run fails without one of its window"]
         return Span(window=window, start=end - window, end=end, night=night, notes=notes if missing else ())
     if time.is_constant:

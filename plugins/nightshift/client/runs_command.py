@@ -13,7 +13,7 @@
 The server is that of --server or NIGHTSHIFT_SERVER, with the token in NIGHTSHIFT_TOKEN; without them, the laptop installation.
 
 Exit codes: 0 done; 1 the run that `--wait` waited for failed; 2 the command line is wrong; 64 the request is wrong; 74 the server does
-not answer; 77 refused: with `--wait` also where the pipeline is paused, without `--unpause`.
+not answer; 77 refused: with `--wait` also where the pipeline is paused, without `--unpause`; only with `--key` the run is queued then.
 """
 
 from __future__ import annotations
@@ -101,7 +101,8 @@ def add_start_options(parser: argparse.ArgumentParser) -> None:
     """Add what `started` reads, and the key of the request."""
     parser.add_argument("--key", help="idempotency key: the same key starts one run, as long as the run exists")
     parser.add_argument("--unpause", action="store_true", help="let a paused pipeline run, as `nightshift schedule on` does")
-    parser.add_argument("--wait", action="store_true", help="show each stage, and return when the run has ended")
+    wait = "show each stage, and return when the run has ended; refused where the pipeline is paused, without --unpause"
+    parser.add_argument("--wait", action="store_true", help=wait)
 
 
 def overrides_of(settings: Sequence[str]) -> Mapping[str, JsonObject]:
@@ -209,7 +210,7 @@ def _restore(client: Client, options: argparse.Namespace) -> int:
 def require_start(client: Client, options: argparse.Namespace, pipeline: str) -> None:
     """Refuse what `--wait` would wait for without end; queued, it would run with its overrides at some later time.
 
-    Not with a key, whose run may have ended already.
+    Not with a key, whose run may have ended already: a new one is queued, and then the wait ends.
 
     Raises:
         DeniedError: `pipeline.unknown`, `pipeline.paused`.
@@ -292,9 +293,9 @@ def stage_line(stage: StageRun, run: Run) -> str:
         found.insert(0, stage.progress)
     if stage.waits_for:
         found.insert(0, f"waits for {stage.waits_for}")
-    found_in = stage.reused_from or run.run_id
-    log = f"nightshift logs {found_in if ':' in found_in else f'{run.pipeline}:{found_in}'} {stage.name}"
-    warnings = f" (in words: {log})" if stage.scalars.get("warnings") else ""
+    # The log of a result that was found has no words, and the run that made it may be of another DAG.
+    has_words = stage.scalars.get("warnings") and not stage.reused_from
+    warnings = f" (in words: nightshift logs {run.pipeline}:{run.run_id} {stage.name})" if has_words else ""
     return f"{stage.name:<10}{stage.state or 'waits':<16}{seconds:>10}  {', '.join(found[:4])}{warnings}".rstrip()
 
 

@@ -79,7 +79,6 @@ def _checkpoint(parameters: JsonObject) -> str | None:
 def stage_record(session: Session, task: TaskInstance, value: Any) -> StageRun:
     """Return a stage of a run; `value` is what its task left in XCom."""
     result = stage_result(task.task_id, value)
-    maker = None if result is None else result.reused_from
     return StageRun(
         name=task.task_id,
         state=task.state,
@@ -90,7 +89,7 @@ def stage_record(session: Session, task: TaskInstance, value: Any) -> StageRun:
         ended_at=task.end_date,
         seconds=task.duration,
         attempts=None if result is None else result.attempts,
-        reused_from=None if maker is None else maker.run_id if maker.dag_id == task.dag_id else f"{maker.dag_id}:{maker.run_id}",
+        reused_from=None if result is None or result.reused_from is None else result.reused_from.run_id,
         artifact=None if result is None else Artifact(uri=result.artifact_uri, digest=result.digest),
         scalars={} if result is None else dict(result.scalars),
         timings={} if result is None else dict(result.timings),

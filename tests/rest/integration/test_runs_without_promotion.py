@@ -73,6 +73,7 @@ def test_same_night_promotes_after_and_before_a_run_that_may_not(installation: I
     assert installation.store.manifests.get(evaluation.artifact_uri).meta["champion"]["weights_digest"] == weights
     sides = command(installation, "compare", f"{PIPELINE}:{promoted}", f"{PIPELINE}:{other}")
     assert sides["b"]["outcome"] == "not decided"
+    assert (sides["a"]["weights_digest"], len(sides["b"]["weights_digest"])) == (weights, 64)
     assert sides["metrics"]
     assert sides["missing"] == []
     assert reference(installation, THIRD) == installation.result(PIPELINE, promoted, "ingest").digest

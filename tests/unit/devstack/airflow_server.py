@@ -71,16 +71,16 @@ class AirflowServer:
             self.runs[body["dag_run_id"]] = body
             return 200, body
         if path == "/dags/search_ranking/dagRuns" and method == "GET":
-            found = self._page(parse_qs(query))
-            return 200, {"dag_runs": found, "total_entries": len(found)}
+            found, limit = self._runs(parse_qs(query))
+            return 200, {"dag_runs": found[:limit], "total_entries": len(found)}
         if path.startswith("/dags/search_ranking/dagRuns/") and method == "GET":
             run_id, _, rest = path.removeprefix("/dags/search_ranking/dagRuns/").partition("/")
             if run_id in self.runs:
                 return 200, {"task_instances": []} if rest == "taskInstances" else {"dag_run_id": run_id, "state": self.run_state}
         return 404, {"detail": "not found"}
 
-    def _page(self, query: dict[str, list[str]]) -> list[Any]:
-        """Return runs in one of two orders: descending by id, or the one that was made last first."""
+    def _runs(self, query: dict[str, list[str]]) -> tuple[list[Any], int]:
+        """Return runs in one of two orders, descending by id, or the one that was made last first; and how many a page has."""
         prefix, order, limit = (query.get(name, [""])[0] for name in ("run_id_prefix_pattern", "order_by", "limit"))
         wanted = query.get("state", [])
         newest = [
@@ -89,7 +89,7 @@ class AirflowServer:
             if run_id.startswith(prefix) and (not wanted or run.get("state", self.run_state) in wanted)
         ]
         found = sorted(newest, key=lambda run: str(run["dag_run_id"]), reverse=True) if order == "-run_id" else newest
-        return [{"state": self.run_state, **run} for run in found[: int(limit)]]
+        return [{"state": self.run_state, **run} for run in found], int(limit)
 
     def _dag(self, method: str, body: Any) -> tuple[int, Any]:
         if self.unknown_for:

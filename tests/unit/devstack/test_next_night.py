@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import sys
 from datetime import UTC, date, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -7,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from devstack.__main__ import main
+from devstack.__main__ import main, say
 from devstack.next_night import BadDayError, Night, PastRun, next_night, parse_conf, parse_day, slot_of
 from devstack.run_command import _trigger
 from training.contracts import ExitCode, instant_of
@@ -163,3 +165,14 @@ def test_overrides_are_in_the_conf_of_the_night_that_is_triggered() -> None:
         say=lambda _text: None,
     )
     assert sent[0]["conf"] == {"train": {"epochs": 5}, "force": True, "as_of": "2026-02-01T02:00:00+00:00"}
+
+
+def test_a_reader_that_has_seen_enough_ends_a_command_without_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        with pytest.raises(SystemExit) as ended:
+            say("a line")
+        assert ended.value.code == 141
+        say("goes nowhere, and pauses what was paused before")

@@ -19,7 +19,7 @@ from devstack.sources_file import note_places, require_noted_places
 from nightshift.airflow_ext.schedule_hold import hold_path
 from nightshift.settings import Settings
 from nightshift.source_uris import noted_places
-from training.errors import NightshiftError
+from training.errors import DeniedError, NightshiftError
 
 
 @pytest.fixture
@@ -114,6 +114,12 @@ def test_hold_file_that_a_killed_command_left_keeps_no_place(settings: Settings,
     note_places(settings, print)
 
     assert noted_places(settings.home)["FLIGHTS_URI"] == "/other"
+
+
+def test_a_pipeline_that_there_is_not_has_the_name_that_was_probably_meant(settings: Settings) -> None:
+    with pytest.raises(DeniedError, match=r"there is no pipeline 'search_rankin' in .* \(did you mean search_ranking\?\)") as refused:
+        find_spec(settings, "search_rankin")
+    assert refused.value.code == "pipeline.unknown"
 
 
 def test_command_whose_place_another_one_changed_before_its_nights_began_ends(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:

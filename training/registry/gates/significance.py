@@ -19,8 +19,7 @@ NAMED_OF_BLOCKS: Final = ("clusters", "columns", "num_clusters", "num_blocks", "
 CLUSTERS: Final = {"time": "blocks of time", "entity": "entities", "group": "groups"}
 LONGER_TEST: Final = "a longer data.split.test"
 BY_THE_GAIN: Final = (
-    ". The gate counts by how the gain of a model depends on time, which is less than the labels do, as a rule: its blocks may be shorter "
-    "and more"
+    ". The gate counts by the gain of a model, which depends on time less than the labels do, as a rule: its blocks may be shorter and more"
 )
 
 

@@ -77,6 +77,11 @@ def test_runs_that_waited_for_a_paused_dag_are_named_before_they_run(server: Air
     with switched_on(client, home, DAG, said.append):
         pass
     assert said == ["search_ranking was paused; what waited for that runs now: second, first"]
+    server.is_paused = True
+    server.runs = {f"run-{number}": {"dag_run_id": f"run-{number}", "state": "queued"} for number in range(12)}
+    with switched_on(client, home, DAG, said.append):
+        pass
+    assert said[1].endswith(": run-11, run-10, run-9, run-8, run-7, run-6, run-5, run-4, run-3, run-2 and 2 more")
 
 
 def test_dag_that_was_on_stays_on_and_its_schedule_counts(server: AirflowServer, client: AirflowApi, home: Path) -> None:

@@ -241,6 +241,7 @@ def test_an_unknown_key_is_answered_with_the_nearest_one(seeded: Seeded, body: A
     [
         ({"train": {"placement": {"nodes": "two"}}}, "train.placement.nodes", "'two' is not of type 'null', 'integer'"),
         ({"train": {"placement": {"memory": "16XB"}}}, "train.placement.memory", "'16XB' is not in the form of 512MiB"),
+        ({"train": {"from_checkpoint": "zz"}}, "train.from_checkpoint", "'zz' is not in the form of this key"),
         ({"data": {"source": {"window": "30x"}}}, "data.source.window", "'30x' is not in the form of 30d"),
         ({"evaluate": {"confidence": 2}}, "evaluate.confidence", "2 is greater than the maximum of 0.9999"),
     ],

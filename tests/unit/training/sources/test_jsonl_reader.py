@@ -44,7 +44,7 @@ def test_values_beside_words_are_read_as_json_writes_them(kind: str, values: Any
     ("kind", "value", "shown"), [("double", True, "true"), ("int8", 1.0, "1.0"), ("boolean", 1, "1"), ("double", math.inf, "Infinity")]
 )
 def test_a_value_of_another_type_stays_refused_beside_words(kind: str, value: Any, shown: str, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=rf"line 2, column 'x': '{shown}' is not of type string"):
+    with pytest.raises(DataError, match=rf"line 2, column 'x': '{shown}' is not of type {kind}"):
         marked(tmp_path, kind, "n/a", value)
 
 

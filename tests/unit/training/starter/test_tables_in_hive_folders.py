@@ -16,11 +16,11 @@ NUM_ROWS = 900
 START = datetime(2026, 8, 26, tzinfo=UTC)
 
 
-def write(folder: Path, form: str) -> None:
+def write(folder: Path, form: str, start: datetime = START) -> None:
     """Write 60 days of rows as `folder/FORM/part-0.csv`, the country in the path alone."""
     files: dict[Path, list[dict[str, Any]]] = {}
     for number in range(NUM_ROWS):
-        at = START + timedelta(hours=1.6 * number)
+        at = start + timedelta(hours=1.6 * number)
         country = ("DE", "FR", "__HIVE_DEFAULT_PARTITION__")[number % 3]
         row = {"id": 5000 + number, "at": at.isoformat(), "x": number % 7 + 0.5, "late": ("no", "yes")[number * 7919 % 11 % 2]}
         files.setdefault(folder / at.strftime(form).format(country=country) / "part-0.csv", []).append(row)
@@ -61,3 +61,9 @@ def test_placeholder_for_padded_numbers_is_refused_where_some_have_no_zeros(tmp_
     error = capsys.readouterr().err
     assert "[partition.padding]" in error
     assert "write year=%Y/month=%-m/day=%-d" in error
+
+
+def test_partitions_before_the_first_night_there_is_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "late", "dt=%Y-%m-%d", START.replace(year=1965))
+    assert command("init")([str(tmp_path / "late"), "--label", "late", "--time", "at", "--to", str(tmp_path)]) == 65
+    assert "is before 1971-01-02, and no run is as of an earlier day" in capsys.readouterr().err
