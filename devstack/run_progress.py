@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -121,7 +122,7 @@ class Follower:
             return [f"  {view.task_id:<10} {view.state:<8} {view.seconds:6.1f} s  {self._progress(view)}".rstrip() for view in working]
         seconds = time.monotonic() - self._since
         if run_state == "queued":
-            return [f"  waiting for an earlier run of this pipeline to end  {seconds:.0f} s"]
+            return [f"  waiting for Airflow to begin the run, after earlier ones of this pipeline  {seconds:.0f} s"]
         following = next((view for view in views if view.state not in ENDED_TASK_STATES), None)
         if following is None:
             return [f"  waiting for Airflow to end the run  {seconds:.0f} s"]
@@ -136,7 +137,7 @@ class Follower:
 
     def _transient(self, text: str) -> None:
         if self._terminal:
-            width = max(os.get_terminal_size().columns - 1, 20)
+            width = max(shutil.get_terminal_size().columns - 1, 20)
             sys.stdout.write(f"\r\x1b[K{text[:width]}")
             sys.stdout.flush()
 

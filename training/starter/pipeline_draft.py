@@ -11,7 +11,7 @@ import numpy as np
 
 from training.contracts import EPOCH
 from training.data.features.rounding_loss import SAMPLED_VALUES, WARNED_LOSS, rounding_loss
-from training.errors import DataError, shown
+from training.errors import DataError, counted, shown
 from training.sql.expressions import literal, quoted
 from training.starter.column_types import FoundColumn
 from training.starter.command_options import Choices
@@ -20,7 +20,7 @@ from training.starter.label_task import GuessedLabel
 from training.starter.leakage import suspects
 from training.starter.sentinels import far_label, infinite_numbers, sentinels
 from training.starter.series import Series, series_of
-from training.starter.splits import DAY, span_of, split_of
+from training.starter.splits import DAY, median_gap, span_of, split_of
 from training.starter.strange_times import StrangeTimes, strange_times
 from training.starter.tables import FoundTable, Report
 from training.starter.time_columns import EventTime, is_text_time, later_times, likely_times
@@ -179,8 +179,8 @@ def _few_times(table: FoundTable, time: EventTime, key: Sequence[str], test_rows
     if num_times >= FEW_TIMES or (in_file and not is_unique(table, in_file)):
         return []
     return [
-        f"the test rows have {num_times} different times: below {FEW_TIMES} the interval of a gain over the champion is unbounded, so each "
-        "later model is rejected. Name what is independent and has several rows (evaluate.entities), or have a person decide "
+        f"the test rows have {counted(num_times, 'time')}: below {FEW_TIMES} the interval of a gain over the champion is unbounded, so "
+        "each later model is rejected. Name what is independent and has several rows (evaluate.entities), or have a person decide "
         "(evaluate.severity: {significance: approve})"
     ]
 
@@ -206,7 +206,7 @@ def _features(table: FoundTable, names: Sequence[str], late: dict[str, str], key
 
 def _parts(table: FoundTable, time: EventTime, strange: StrangeTimes, length: timedelta, zone: str) -> list[str]:
     """Return the parts of the rows' times that vary, of those whose cycle has several times: 1 January has any day of the week."""
-    gap = _median_gap(table, time)
+    gap = median_gap(table, time)
     counts = ", ".join(f"count(DISTINCT {function}(moment))" for function, _cycle, _least in PARTS.values())
     moments = f"SELECT timezone({literal(zone)}, {time.instant}) AS moment FROM rows WHERE NOT ({strange.sql})"  # noqa: S608 - quoted
     found = table.rows(f"SELECT {counts} FROM ({moments})")[0]  # noqa: S608 - quoted
@@ -252,17 +252,6 @@ def _independent(table: FoundTable, key: Sequence[str], choices: Choices) -> Seq
     """Return the columns of what is independent: the groups of a split by group, else the rows."""
     groups = table.find(choices.split_column) if choices.split == "group" else None
     return key if groups is None else [groups.name]
-
-
-def _median_gap(table: FoundTable, time: EventTime) -> timedelta:
-    """Return the median time from an instant with rows to the next one."""
-    query = f"""
-        SELECT quantile_disc(gap, 0.5) FROM (
-            SELECT moment - lag(moment) OVER (ORDER BY moment) AS gap FROM (SELECT DISTINCT epoch_us({time.instant}) AS moment FROM rows)
-        ) WHERE gap IS NOT NULL
-    """  # noqa: S608 - quoted
-    gap = table.value(query)
-    return DAY if gap is None else timedelta(microseconds=gap)
 
 
 def _windows(table: FoundTable, label: GuessedLabel, series: Series) -> dict[str, str]:

@@ -75,8 +75,12 @@ def span_of(table: FoundTable, time: EventTime, first: datetime, last: datetime,
             f"the newest row of {table.path} is of {last.date()}, and a run as of {FIRST_NIGHT}, the first there is, has {window.days} days"
         )
         raise DataError("init.time", message, hint="leave --time out: all rows have one instant then")
-    notes = [f"rows before {(end - window).date()} are outside of the window: {MAX_DURATION.days} days is the longest"]
-    return Span(window=window, start=max(first, end - window), end=end, night=night, notes=notes if end - first > window else ())
+    notes = []
+    if end - first > window:
+        notes.append(f"rows before {(end - window).date()} are outside of the window: {MAX_DURATION.days} days is the longest")
+    if night == FIRST_NIGHT:
+        notes.append(f"the newest row is of {last.date()}, and no run is as of a day before {FIRST_NIGHT}: the first night is that one")
+    return Span(window=window, start=max(first, end - window), end=end, night=night, notes=notes)
 
 
 def split_of(
@@ -167,8 +171,11 @@ def _by_time(
         raise DataError("init.split", f"{table.path}: no row with a label is older than {end}", hint="wait until the day is over")
     validation_at, test_at = (datetime.fromtimestamp(value / 1_000_000, UTC) for value in instants)
     unit = DAY if end - first >= WHOLE_DAYS_FROM else timedelta(hours=1)
-    test = max(1, math.ceil((end - test_at) / unit))
-    validation = max(1, math.ceil((end - test * unit - validation_at) / unit))
+    # Rows of a year stay test rows until those of the next one arrive: later nights need some, too.
+    step = median_gap(table, time)
+    least = math.ceil(step / unit) + 1 if step > unit else 1
+    test = max(least, math.ceil((end - test_at) / unit))
+    validation = max(least, math.ceil((end - test * unit - validation_at) / unit))
     start = end - (test + validation) * unit
     low, middle = (int(each.timestamp() * 1_000_000) for each in (start, end - test * unit))
     parts = {"train": f"{at} < {low}", "validation": f"{at} >= {low} AND {at} < {middle}", "test": f"{at} >= {middle}"}
@@ -190,3 +197,14 @@ def _by_time(
     suffix = "d" if unit == DAY else "h"
     newest = f"(SELECT * FROM rows WHERE {used} AND {at} >= {middle})"  # noqa: S608 - quoted
     return f"{{by: time, validation: {validation}{suffix}, test: {test}{suffix}}}", newest, note
+
+
+def median_gap(table: FoundTable, time: EventTime) -> timedelta:
+    """Return the median time from an instant with rows to the next one."""
+    query = f"""
+        SELECT quantile_disc(gap, 0.5) FROM (
+            SELECT moment - lag(moment) OVER (ORDER BY moment) AS gap FROM (SELECT DISTINCT epoch_us({time.instant}) AS moment FROM rows)
+        ) WHERE gap IS NOT NULL
+    """  # noqa: S608 - quoted
+    gap = table.value(query)
+    return DAY if gap is None else timedelta(microseconds=gap)

@@ -106,8 +106,8 @@ class Client:
         """Return a pipeline."""
         return self._get(f"/pipelines/{_quoted(name)}", Pipeline)
 
-    def require_on(self, name: str) -> Pipeline:
-        """Return a pipeline that is not paused, whose runs can start.
+    def require_on(self, name: str, *, option: str = "") -> Pipeline:
+        """Return a pipeline that is not paused, whose runs can start; `option`: what else helps, for the hint.
 
         Raises:
             DeniedError: `pipeline.unknown`; `pipeline.paused`, its runs would wait.
@@ -115,7 +115,7 @@ class Client:
         found = self.pipeline(name)
         if found.is_paused:
             message = f"{name} is paused in Airflow: its runs would wait, so none was queued"
-            raise DeniedError("pipeline.paused", message, hint=f"nightshift schedule on {name}")
+            raise DeniedError("pipeline.paused", message, hint=f"{option}nightshift schedule on {name}")
         return found
 
     def switch(self, name: str, *, on: bool) -> Pipeline:

@@ -216,7 +216,7 @@ def require_start(client: Client, options: argparse.Namespace, pipeline: str) ->
         DeniedError: `pipeline.unknown`, `pipeline.paused`.
     """
     if options.wait and not options.unpause and options.key is None:
-        client.require_on(pipeline)
+        client.require_on(pipeline, option="--unpause, or ")
 
 
 def started(client: Client, options: argparse.Namespace, run: Run) -> int:

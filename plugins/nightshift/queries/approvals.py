@@ -151,7 +151,7 @@ def _check_not_own(request: Entry, user: Any) -> None:
 def _own(request: Entry, name: str) -> DeniedError:
     about = f"version {name_of(request)} of {request.model}"
     message = f"{name} started the run that made {about}, and may not answer about it (promote.approve_own is false)"
-    return DeniedError("approval.self", message, hint="ask another approver")
+    return DeniedError("approval.self", message, hint="ask another approver; of a laptop installation, answer with --user approver")
 
 
 def _not_an_approver(request: Entry, name: str) -> DeniedError:

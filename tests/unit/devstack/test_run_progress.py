@@ -145,7 +145,7 @@ def test_failed_try_is_reported_with_its_reason(settings: Settings, monkeypatch:
 
 
 WAITS = [
-    ("queued", [], "waiting for an earlier run of this pipeline to end"),
+    ("queued", [], "waiting for Airflow to begin the run, after earlier ones of this pipeline"),
     ("running", [], "waiting for Airflow to end the run"),
     ("running", [task("ingest", "success"), task("train", "queued", 0)], "train waits for a worker"),
     ("running", [task("ingest", "success"), task("validate", "scheduled", 0)], "validate waits for a slot of the pool cpu"),

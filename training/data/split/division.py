@@ -79,7 +79,10 @@ def divide_rows(spec: PipelineSpec, frame: Frame, bounds: SplitBounds, arrays: S
         parts = arrays.selected(parts, kept)
     rows = {name: arrays.numbers_of(parts == number) for number, name in enumerate(SPLITS)}
     remedy = "shorten data.split" if bounds.is_by_time else "raise the shares of data.split"
-    check_sizes(rows, num_rows, hint=f"{remedy}, or lengthen data.source.window")
+    hint = f"{remedy}, or lengthen data.source.window"
+    if bounds.is_by_time and not len(rows["test"]):
+        hint = f"no row is of {bounds.test.isoformat()} or later: lengthen data.split.test, or bring newer rows"
+    check_sizes(rows, num_rows, hint=hint)
     return DividedRows(frame=frame, groups=groups, rows=rows)
 
 

@@ -35,7 +35,9 @@ def judge_baseline(case: Case) -> Iterator[Reason]:
         yield _same_weights(case, "champion", champion, "only absolute gates apply, no new champion")
         return
     if baseline != "champion" or champion is None:
-        words = f"the champion is not a baseline: {baseline}; nothing is promoted backwards"
+        words = f"the champion is not a baseline: {baseline}, and no model replaces one that it is not compared with"
+        if "after the test rows begin" in str(baseline):
+            words += "; what helps is newer rows, a shorter data.split.test, or another promote.model, which begins without a champion"
         yield case.reason(passed=False, words=words)
         return
     words = f"champion version {champion.version} scored the same rows"

@@ -66,7 +66,9 @@ def test_a_schedule_is_switched_on_and_off_by_the_name_of_its_pipeline(capsys: p
 def test_a_start_that_would_wait_for_a_paused_pipeline_queues_nothing(command_line: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     before = number_of_runs()
     assert command(*command_line)(["--wait"]) == 77
-    words = "search_ranking is paused in Airflow: its runs would wait, so none was queued (nightshift schedule on search_ranking)"
+    words = (
+        "search_ranking is paused in Airflow: its runs would wait, so none was queued (--unpause, or nightshift schedule on search_ranking)"
+    )
     assert f"[pipeline.paused] {words}" in capsys.readouterr().err
     assert number_of_runs() == before
 

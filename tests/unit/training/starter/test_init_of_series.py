@@ -104,6 +104,22 @@ def test_months_quarters_and_years_are_steps_of_a_series(
     assert checked_with_data(result, file, tmp_path / "to", monkeypatch) == 0
 
 
+def test_rows_of_the_newest_year_are_test_rows_until_the_next_ones_come(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [
+        {"rownames": 40 * wave + number, "ordered_at": f"{2018 + wave}-07-01", "x": number % 9 + 0.5, "outcome": number * 7 % 13 + 0.5}
+        for wave in range(6)
+        for number in range(40)
+    ]
+    file = csv_of(rows, tmp_path / "waves.csv")
+    result = found(file, capsys, to=tmp_path / "to")
+    assert result["night"] == "2023-07-02"
+    assert "test: 366d" in written(result)
+    for night in ("2023-07-02", "2024-06-30"):
+        assert checked_with_data({**result, "night": night}, file, tmp_path / "to", monkeypatch) == 0
+
+
 def test_parts_of_a_time_that_are_the_same_in_all_rows_are_no_features(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     # Two rows between 9 and 10 on the days of each June.
     moments = [

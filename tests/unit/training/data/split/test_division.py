@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -68,7 +69,11 @@ def test_a_group_goes_where_its_first_row_does(tmp_path: Path) -> None:
 def test_split_without_rows_is_refused_by_its_name_and_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="split 'test' has 0 rows of 3") as caught:
         divided(tmp_path, [0, 1, 6], None, gap=None)
-    assert (caught.value.code, caught.value.hint) == ("data.too_small", "shorten data.split, or lengthen data.source.window")
+    assert caught.value.code == "data.too_small"
+    assert re.fullmatch(r"no row is of \S+T\S+ or later: lengthen data.split.test, or bring newer rows", caught.value.hint)
+    with pytest.raises(DataError, match="split 'validation' has 0 rows of 3") as caught:
+        divided(tmp_path, [0, 1, 7], None, gap=None)
+    assert caught.value.hint == "shorten data.split, or lengthen data.source.window"
 
 
 def test_rows_in_a_gap_count_among_those_that_a_small_split_is_of(tmp_path: Path) -> None:
