@@ -62,7 +62,7 @@ def span_of(table: FoundTable, time: EventTime, first: datetime, last: datetime,
         night = min((end - timedelta(microseconds=1)).astimezone(place).date() + DAY, today)
         if night < FIRST_NIGHT:
             message = f"the newest partition of {table.path} is before {FIRST_NIGHT}, and no run is as of an earlier day"
-            raise DataError("init.time", message, hint="leave --partition out")
+            raise DataError("init.time", message, hint="bring newer partitions")
         notes = [f"the window begins after the partition {missing}, which is missing: a run fails without one of its window"]
         return Span(window=window, start=end - window, end=end, night=night, notes=notes if missing else ())
     if time.is_constant:

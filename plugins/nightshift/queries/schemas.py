@@ -88,7 +88,7 @@ class StageRun(Record):
     ended_at: datetime | None
     seconds: float | None
     attempts: int | None = Field(description="Attempts that the work took; null: there is no result.")
-    reused_from: str | None = Field(description="Run whose result was found instead of doing the work again")
+    reused_from: str | None = Field(description="Run whose result was found instead of doing the work again.")
     artifact: Artifact | None
     scalars: dict[str, Any] = Field(description="Rows, metrics, the decision: as the stage reported them.")
     timings: dict[str, float] = Field(description="Seconds by part; `total` always, where there is a result.")
