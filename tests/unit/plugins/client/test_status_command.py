@@ -291,7 +291,7 @@ def test_a_start_that_waits_shows_each_stage_once_and_then_the_outcome(
         return run
 
     monkeypatch.setattr(Client, "wait", two_looks)
-    monkeypatch.setattr(Client, "require_on", Client.pipeline)
+    monkeypatch.setattr(Client, "require_on", lambda client, name, **_options: client.pipeline(name))
     assert runs(["start", "search_ranking", "--wait"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[:2] for line in lines if line.startswith("train")] == [["train", "success"]]
