@@ -1,8 +1,7 @@
 """JSON lines read strictly: one object per line, the same keys on every line, and values of their columns' declared types.
 
-A value is never converted from one JSON type to another: "1" is no number and 1 is no text, unless the column has words for missing
-values. Dates and times are texts in the form that
-CSV files have. Rows are read in batches of limited size.
+A value is never converted from one JSON type to another: "1" is no number and 1 is no text. A column with words for missing values alone
+may have numbers as texts too. Dates and times are texts in the form that CSV files have. Rows are read in batches of limited size.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from training.evaluation.record import Alarm, Blocks, Comparison, EvaluationReco
 from training.format import change, figure, finite
 from training.registry.gates.interface import Case
 from training.registry.ledger.reasons import Reason
-from training.spec.scalar_types import MAX_DURATION, duration_text
+from training.spec.scalar_types import duration_text
 from training.spec.sections.evaluation import Evaluate
 
 NAMED_OF_BLOCKS: Final = ("clusters", "columns", "num_clusters", "num_blocks", "block_seconds", "lag1", "too_few_blocks", "bounded")
@@ -158,9 +158,6 @@ def _remedy(blocks: Blocks) -> str:
         return "event times that differ, since all test rows have the same one, or evaluate.entities"
     if _may_be_cut(blocks):
         return f"{LONGER_TEST}, evaluate.entities, a shorter evaluate.block"
-    length = finite(blocks.block_seconds)
-    if length is not None and 2 * 8 * length > MAX_DURATION.total_seconds():
-        return f"rows at shorter steps, as 8 such blocks are more than half of the longest window, {duration_text(MAX_DURATION)}"
     return LONGER_TEST
 
 

@@ -230,3 +230,4 @@ def test_no_approval_is_requested_for_an_older_model(baseline: Any, champion: An
     decision = judged(backwards, severity=lenient, approval="required")
     assert decision.outcome == "rejected"
     assert "no model replaces one that it is not compared with" in decision.summary
+    assert ("a shorter data.split.test" in decision.summary) == ("test rows begin" in str(baseline))

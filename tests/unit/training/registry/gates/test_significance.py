@@ -148,13 +148,6 @@ def test_an_unbounded_interval_fails_by_its_severity_and_says_what_helps(automat
     assert "a person who decides" not in asked.words
 
 
-@pytest.mark.parametrize(("days", "helps"), [(365, "a longer data.split.test"), (3650, "rows at shorter steps")])
-def test_a_longer_test_is_not_advised_where_no_window_has_its_blocks(days: int, helps: str) -> None:
-    seconds = 86400.0 * days
-    few = {**BLOCKS, "num_blocks": 2, "too_few_blocks": True, "block_seconds": seconds, "automatic_seconds": seconds}
-    assert f"what helps is {helps}" in judged(blocks=few, low=-0.01, high=0.02).words
-
-
 def test_test_rows_of_one_instant_are_named_as_the_reason_of_an_unbounded_interval() -> None:
     none = {**BLOCKS, "clusters": "none", "num_clusters": 0, "num_blocks": 1, "block_seconds": 0.0, "too_few_blocks": True}
     blocks = {**none, "bounded": False, "low": "-inf", "high": "inf", "automatic_seconds": 0.0}
